@@ -1,0 +1,261 @@
+"""Groups of episodes from a policy and an environment, all rows in lockstep, turn by turn."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from stepcredit.agents.bounded import MAX_WORKERS, call_all
+from stepcredit.agents.engines.base import Engine, Session
+from stepcredit.agents.episode import Episode, Reply, TaskSpec, reset_env, step_env
+from stepcredit.agents.errors import AgentError, RolloutError
+from stepcredit.agents.render import ChatRenderer
+from stepcredit.agents.trajectory import Group
+from stepcredit.envs import derive_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where the rollout ends a turn, an episode or itself."""
+
+    max_turn_tokens: int = 256
+    """Policy tokens of one turn, its stop token included; a turn cut here is still stepped."""
+    max_episode_tokens: int = 2048
+    """Tokens of a whole episode, prompt and observations included."""
+    max_turns: int | None = None
+    """Turns of one episode; None for no limit."""
+    max_wall_s: float | None = None
+    """Seconds of the whole rollout, after which no turn begins; None for no limit."""
+    env_timeout_s: float = 20.0
+    """Seconds of one call into an environment."""
+    max_error_share: float = 0.5
+    """A rollout in which a larger share of the episodes fails raises RolloutError."""
+
+
+class EnvPool:
+    """Environments of one kind, made when needed and used again by later rollouts."""
+
+    def __init__(self, make_env: Callable[[], gym.Env[Any, Any]]):
+        self.make_env = make_env
+        self.idle: list[gym.Env[Any, Any]] = []
+
+    def take(self, count: int) -> list[gym.Env[Any, Any]]:
+        """Return `count` environments that nobody else uses."""
+        while len(self.idle) < count:
+            self.idle.append(self.make_env())
+        taken, self.idle = self.idle[:count], self.idle[count:]
+        return taken
+
+    def give_back(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+        """Take environments back, in an order that does not matter: `reset` makes them equal."""
+        self.idle.extend(envs)
+
+    def close(self) -> None:
+        """Close the environments that are not in use."""
+        for env in self.idle:
+            env.close()
+        self.idle.clear()
+
+
+def rollout(
+    engine: Engine,
+    renderer: ChatRenderer,
+    envs: EnvPool,
+    tasks: Sequence[TaskSpec],
+    *,
+    num_generations: int,
+    run_seed: int,
+    env_id: str,
+    limits: Limits,
+) -> tuple[list[Group], dict[str, float]]:
+    """Sample `num_generations` episodes of each task; return the groups and what they cost.
+
+    Members of a group share the task and have a chance seed each, derived from (run seed, group id,
+    sample). An episode whose environment raises, hangs or answers wrongly ends with status "error"
+    and the others go on; RolloutError when more than `limits.max_error_share` of them fail.
+    """
+    begun = time.monotonic()
+    episodes = _open(engine, envs, tasks, num_generations, run_seed, env_id, limits)
+    try:
+        _play(engine, renderer, episodes, run_seed, limits, begun)
+    finally:
+        _close(envs, episodes, limits)
+    groups = [
+        Group(spec.group_id, tuple(e.trajectory() for e in episodes if e.spec is spec))
+        for spec in tasks
+    ]
+    return groups, _stats(groups, time.monotonic() - begun)
+
+
+def _play(
+    engine: Engine,
+    renderer: ChatRenderer,
+    episodes: Sequence[Episode],
+    run_seed: int,
+    limits: Limits,
+    begun: float,
+) -> None:
+    """Reset every environment, then take turns until all episodes have ended."""
+    workers = MAX_WORKERS if getattr(episodes[0].env.unwrapped, "blocking", False) else 1
+    calls = partial(call_all, timeout_s=limits.env_timeout_s, workers=workers)
+    for episode, outcome in zip(
+        episodes, calls([partial(reset_env, e) for e in episodes]), strict=True
+    ):
+        if outcome.error:
+            episode.fail(outcome.error)
+        else:
+            _first_turn(episode, outcome.value, renderer)
+    session = engine.start(len(episodes))
+    samplers = [derive_seed("sample", run_seed, e.spec.group_id, e.sample_id) for e in episodes]
+    cap = min(limits.max_episode_tokens, engine.max_context)
+    cap_reason = "context" if engine.max_context < limits.max_episode_tokens else "token_limit"
+    while True:
+        for episode in episodes:
+            if not episode.done:
+                _apply_limits(episode, limits, cap, cap_reason, begun)
+        _check_errors(episodes, limits)
+        rows = [row for row, episode in enumerate(episodes) if not episode.done]
+        if not rows:
+            return
+        _turn(session, renderer, episodes, rows, samplers, limits.max_turn_tokens, cap, calls)
+
+
+def _open(
+    engine: Engine,
+    envs: EnvPool,
+    tasks: Sequence[TaskSpec],
+    num_generations: int,
+    run_seed: int,
+    env_id: str,
+    limits: Limits,
+) -> list[Episode]:
+    """Return the episodes, sample by sample of task by task, none of them reset yet."""
+    names = [spec.group_id for spec in tasks]
+    if not names or len(set(names)) < len(names):
+        raise AgentError(f"tasks: must be at least one, with a group_id each; got {names}")
+    if num_generations < 1:
+        raise AgentError(f"num_generations={num_generations}: must be at least 1; pass 8")
+    sampling = {
+        **engine.sampling,
+        "max_turn_tokens": limits.max_turn_tokens,
+        "max_episode_tokens": limits.max_episode_tokens,
+    }
+    members = [(spec, sample) for spec in tasks for sample in range(num_generations)]
+    return [
+        Episode(
+            spec=spec,
+            sample_id=sample,
+            env_id=env_id,
+            env=env,
+            seed=derive_seed("reset", spec.split, spec.task),
+            chance_seed=derive_seed("chance", run_seed, spec.group_id, sample),
+            sampling=sampling,
+        )
+        for (spec, sample), env in zip(members, envs.take(len(members)), strict=True)
+    ]
+
+
+def _first_turn(episode: Episode, reply: Reply, renderer: ChatRenderer) -> None:
+    episode.messages.extend(reply.messages)
+    episode.state_key = reply.state_key
+    try:
+        episode.next_ids = renderer.prompt(reply.messages)
+    except AgentError as problem:
+        episode.fail(str(problem))
+
+
+def _apply_limits(
+    episode: Episode, limits: Limits, cap: int, cap_reason: str, begun: float
+) -> None:
+    """End the episode before its next turn where a limit says so."""
+    turns = len(episode.turn_cut)
+    length = len(episode.token_ids) + len(episode.next_ids)
+    if length >= cap and not turns:
+        episode.fail(f"the prompt of {length} tokens leaves no room to answer within {cap}")
+        return
+    if length >= cap:
+        reason = cap_reason
+    elif limits.max_turns is not None and turns >= limits.max_turns:
+        reason = "turn_limit"
+    elif limits.max_wall_s is not None and time.monotonic() - begun > limits.max_wall_s and turns:
+        reason = "wall_clock"
+    else:
+        return
+    episode.cut(reason)
+    if length <= cap:
+        # The state that was cut off: a critic can be asked what it was worth.
+        episode.read(episode.next_ids)
+
+
+def _turn(
+    session: Session,
+    renderer: ChatRenderer,
+    episodes: Sequence[Episode],
+    rows: Sequence[int],
+    samplers: Sequence[int],
+    max_turn_tokens: int,
+    cap: int,
+    calls: Callable[[list[Callable[[], Reply]]], list[Any]],
+) -> None:
+    """Every live row reads, says one turn and is answered."""
+    live = [episodes[row] for row in rows]
+    new_ids = [episode.next_ids for episode in live]
+    for episode in live:
+        episode.read(episode.next_ids)
+    completions = session.generate(
+        rows,
+        new_ids,
+        [min(max_turn_tokens, cap - len(episode.token_ids)) for episode in live],
+        [derive_seed(samplers[row], len(episodes[row].turn_cut)) for row in rows],
+    )
+    actions = [renderer.action(completion.token_ids) for completion in completions]
+    for episode, completion, (text, _) in zip(live, completions, actions, strict=True):
+        episode.say(completion, text)
+    outcomes = calls(
+        [partial(step_env, e, text) for e, (text, _) in zip(live, actions, strict=True)]
+    )
+    for episode, outcome, (text, spans) in zip(live, outcomes, actions, strict=True):
+        if outcome.error:
+            episode.fail(outcome.error)
+            continue
+        try:
+            episode.judge(outcome.value, spans, len(text))
+            if not episode.done:
+                # A turn that was cut gets the end that it did not say.
+                end = [renderer.stop_id] if episode.turn_cut[-1] else []
+                episode.next_ids = end + renderer.delta(outcome.value.messages)
+        except AgentError as problem:
+            episode.fail(str(problem))
+
+
+def _check_errors(episodes: Sequence[Episode], limits: Limits) -> None:
+    failed = [episode for episode in episodes if episode.error]
+    if len(failed) > limits.max_error_share * len(episodes):
+        raise RolloutError(
+            f"{len(failed)} of {len(episodes)} episodes failed: at most a share of "
+            f"{limits.max_error_share:g} may; the first failure was: {failed[0].error}"
+        )
+
+
+def _close(envs: EnvPool, episodes: Sequence[Episode], limits: Limits) -> None:
+    """Keep the environments that worked; the state of the others is unknown."""
+    envs.give_back([episode.env for episode in episodes if not episode.error])
+    broken = [episode.env.close for episode in episodes if episode.error]
+    call_all(broken, timeout_s=limits.env_timeout_s, workers=MAX_WORKERS)
+
+
+def _stats(groups: Sequence[Group], seconds: float) -> dict[str, float]:
+    all_of_them = [t for group in groups for t in group.trajectories]
+    return {
+        "episodes": len(all_of_them),
+        "ok": sum(t.live for t in all_of_them),
+        "error": sum(not t.live for t in all_of_them),
+        "truncated": sum(t.truncated for t in all_of_them),
+        "cut_turns": sum(sum(t.turn_cut) for t in all_of_them),
+        "turns": sum(len(t.turn_cut) for t in all_of_them),
+        "policy_tokens": sum(t.num_action_tokens for t in all_of_them),
+        "seconds": seconds,
+    }

@@ -1,0 +1,71 @@
+"""What is logged of one step: names follow TRL where it has one."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepcredit.agents.trajectory import Group, Trajectory
+from stepcredit.algos.advantages import FLAT_STD, Credit
+from stepcredit.algos.batch import Batch, kept_groups, live
+
+
+def results(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return success, outcome and reward of live trajectories; nothing where none is live."""
+    alive = [t for t in trajectories if t.live]
+    if not alive:
+        return {}
+    out = {
+        "success": _mean([float(bool(t.success)) for t in alive]),
+        "outcome": _mean([t.outcome for t in alive if t.outcome is not None]),
+        "reward": _mean([t.ret for t in alive]),
+    }
+    for name in sorted({name for t in alive for name in t.reward_components}):
+        values = [t.reward_components[name] for t in alive if name in t.reward_components]
+        out[f"rewards/{name}/mean"] = _mean(values)
+    return out
+
+
+def rollout_metrics(groups: Sequence[Group], min_members: int) -> dict[str, float]:
+    """Return what the sampled episodes look like, groups and failures counted."""
+    everyone = [t for g in groups for t in g.trajectories]
+    alive = [t for t in everyone if t.live]
+    kept = kept_groups(groups, min_members)
+    out = results(everyone)
+    status = Counter(t.stop_reason if t.live else "error" for t in everyone)
+    out |= {f"rollout/status/{name}": n for name, n in sorted(status.items())}
+    out["groups/dropped"] = len(groups) - len(kept)
+    out["frac_reward_zero_std"] = _mean([float(_flat([t.ret for t in live(g)])) for g in kept])
+    out["reward_std"] = _mean([float(np.std([t.ret for t in live(g)])) for g in kept])
+    if alive:
+        lengths = [int(t.action_mask.sum()) for t in alive]
+        out["completions/mean_length"] = _mean(lengths)
+        out["completions/max_length"] = max(lengths)
+        out["completions/clipped_ratio"] = _mean([float(t.truncated) for t in alive])
+        out |= _by_step(alive)
+    return out
+
+
+def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
+    """Return the size of the advantages and how many policy tokens got any."""
+    chosen = credit.advantages[batch.action_mask]
+    return {
+        "credit/frac_tokens_nonzero": float((chosen != 0).float().mean()),
+        "credit/abs_mean": float(chosen.abs().mean()),
+    }
+
+
+def _by_step(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    paid: dict[int, list[float]] = defaultdict(list)
+    for trajectory in trajectories:
+        for k, reward in enumerate(trajectory.rewards[trajectory.step_end]):
+            paid[k].append(float(reward))
+    return {f"reward/step/{k}/mean": _mean(values) for k, values in sorted(paid.items())}
+
+
+def _flat(returns: list[float]) -> bool:
+    return len(returns) < 2 or float(np.std(returns, ddof=1)) <= FLAT_STD
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

@@ -1,0 +1,30 @@
+"""One sandbox per process and backend for all environments that run code."""
+
+import atexit
+import os
+import threading
+
+from stepcredit.sandbox import Sandbox, open_sandbox
+
+_lock = threading.Lock()
+_open: dict[tuple[int, str], Sandbox] = {}
+
+
+def shared_sandbox(backend: str) -> Sandbox:
+    """Returns this process's sandbox, opened at the first call and closed when Python ends.
+
+    Raises `SandboxUnavailable` when the backend does not prove its guarantees here.
+    """
+    # By process, since the workers behind a handle answer only to the process that started them.
+    key = (os.getpid(), backend)
+    with _lock:
+        if key not in _open:
+            _open[key] = open_sandbox(backend)
+        return _open[key]
+
+
+@atexit.register
+def _close_all() -> None:
+    for (process, _), sandbox in _open.items():
+        if process == os.getpid():
+            sandbox.close()

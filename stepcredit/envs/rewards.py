@@ -1,0 +1,121 @@
+"""The reward switch: what is paid (content) and when (placement), for any environment.
+
+============  =========================================  ==========================
+set-up        content                                    placement
+============  =========================================  ==========================
+``outcome``   binary: 1 when all is right, else 0        end of the episode
+``dense@end`` partial: the environment's own total       end of the episode
+``dense``     partial: the environment's own rewards     each step
+============  =========================================  ==========================
+
+Only ``dense@end`` and ``dense`` have equal content: their difference is about credit, while
+``outcome`` against ``dense@end`` is about what the reward says.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from stepcredit.envs.core import StepResult, StepReward
+from stepcredit.envs.errors import EnvError, unknown_name
+
+REWARDS = ("outcome", "dense", "dense@end")
+SYNONYMS = {"binary@end": "outcome", "partial@step": "dense", "partial@end": "dense@end"}
+
+
+def reward_name(reward: str) -> str:
+    """Returns the set-up's name, synonyms resolved; raises `UnknownNameError` for any other."""
+    name = SYNONYMS.get(reward, reward)
+    if name not in REWARDS:
+        raise unknown_name("reward", str(reward), (*REWARDS, *SYNONYMS))
+    return name
+
+
+class RewardSetup(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Pays one of the three set-ups and records what every one of them would have paid.
+
+    Adds to the info of each step: ``reward_forms`` (what this step pays under each set-up),
+    ``env_reward`` and ``env_step_rewards`` (the environment's own), and ``owed`` (what has been
+    earned but not paid yet under each set-up: whoever cuts an episode short pays it).
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], reward: str | None = None):
+        """Without ``reward`` the one given to ``gymnasium.make`` counts, else ``dense``."""
+        RecordConstructorArgs.__init__(self, reward=reward)
+        super().__init__(env)
+        if reward is None:
+            spec = env.unwrapped.spec
+            reward = (spec.kwargs.get("reward") if spec is not None else None) or "dense"
+        self.reward = reward_name(reward)
+        self._earned: list[float] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode with nothing earned."""
+        self._earned = []
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> StepResult:
+        """Steps the environment and pays by the set-up.
+
+        Raises `EnvError` for an episode that ends without an outcome.
+        """
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        own_reward = float(reward)
+        own_spans = sorted(info.get("step_rewards", ()), key=lambda span: span.start)
+        ended = bool(terminated or truncated)
+        self._earned.append(own_reward)
+        total = math.fsum(self._earned)
+        success = _success(info, terminated, self.env) if ended else False
+        forms = {
+            "outcome": float(success),
+            "dense": own_reward,
+            "dense@end": total if ended else 0.0,
+        }
+        info = {
+            **info,
+            "reward_forms": forms,
+            "env_reward": own_reward,
+            "owed": {"outcome": 0.0, "dense": 0.0, "dense@end": 0.0 if ended else total},
+        }
+        if ended:
+            info["success"] = success
+        if "step_rewards" in info:
+            info["env_step_rewards"] = own_spans
+            info["step_rewards"] = (
+                own_spans
+                if self.reward == "dense"
+                else _paid_at_end(own_spans, len(action), forms[self.reward], ended)
+            )
+        return obs, forms[self.reward], terminated, truncated, info
+
+
+def _success(info: dict[str, Any], terminated: bool, env: gym.Env[Any, Any]) -> bool:
+    if "success" in info:
+        return bool(info["success"])
+    if "outcome" in info:
+        return bool(info["outcome"] >= 1.0)
+    if terminated and info.get("status", "ok") == "ok":
+        raise EnvError(
+            f"{type(env.unwrapped).__name__} ended an episode without info['outcome']: the result "
+            "in [0, 1] is required at the end; return {'outcome': ...} with the last step"
+        )
+    return False
+
+
+def _paid_at_end(
+    spans: Sequence[StepReward], length: int, amount: float, ended: bool
+) -> list[StepReward]:
+    """Keeps every span, since steps are structure, and pays only at the end of the last action."""
+    unpaid = [replace(span, value=0.0) for span in spans]
+    if not ended or not unpaid:
+        return unpaid
+    last = max(unpaid, key=lambda span: span.end)
+    if last.end < length:
+        return [*unpaid, StepReward(last.end, length, amount)]
+    return [replace(span, value=amount) if span is last else span for span in unpaid]

@@ -1,0 +1,124 @@
+"""Numbers behind a comparison: means with intervals, paired differences, verdict sentences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+
+CONFIDENCE = 0.95
+ROUNDING = 1e-9
+"""Equal runs differ by rounding alone; that is no difference."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over `n` seeds and the half-width of its 95 % t-interval; None below two seeds."""
+
+    mean: float
+    half: float | None
+    n: int
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+        return None if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+        return None if self.half is None else self.mean + self.half
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Mean and t-interval, mean ± t(n-1) * s / sqrt(n); None for no values at all."""
+    # scipy takes half a second to import, which `--help` must not pay
+    from scipy.stats import t
+
+    n = len(values)
+    if n == 0:
+        return None
+    mean = sum(values) / n
+    if n == 1:
+        return Interval(mean, None, 1)
+    variance = sum((value - mean) ** 2 for value in values) / (n - 1)
+    quantile = float(t.ppf((1 + confidence) / 2, n - 1))
+    return Interval(mean, quantile * sqrt(variance / n), n)
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Interval | None:
+    """Mean of `first - second` over the seeds that both have, with its t-interval."""
+    shared = sorted(first.keys() & second.keys())
+    return mean_interval([first[seed] - second[seed] for seed in shared])
+
+
+def area_under_curve(tokens: Sequence[float], values: Sequence[float]) -> float:
+    """Trapezoid area of `values` over `tokens`, divided by the range of tokens.
+
+    A constant curve at c has area c. Tokens must increase; a single point is its own area.
+
+    Raises:
+        ValueError: no points, different lengths, or tokens that do not increase.
+    """
+    if not tokens or len(tokens) != len(values):
+        raise ValueError(
+            f"{len(tokens)} tokens, {len(values)} values: pass equally many, at least one"
+        )
+    if any(right <= left for left, right in pairwise(tokens)):
+        raise ValueError("tokens must increase from point to point; sort and drop repeated points")
+    if len(tokens) == 1:
+        return float(values[0])
+    points = list(zip(tokens, values, strict=True))
+    area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(points))
+    return area / (tokens[-1] - tokens[0])
+
+
+def excludes_zero(interval: Interval) -> bool:
+    """Whether the whole interval lies on one side of zero."""
+    return interval.half is not None and abs(interval.mean) - interval.half > ROUNDING
+
+
+def within(interval: Interval, margin: float) -> bool:
+    """Whether the whole interval lies inside ±margin: equivalence by that margin."""
+    return interval.half is not None and abs(interval.mean) + interval.half <= margin
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A share or difference as the report writes it: `.12`, `-.03`, `1.20`."""
+    text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")
+    return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+
+
+def bracket(interval: Interval) -> str:
+    """`.12 [.05, .19]`, with more digits where the interval needs them; the bare mean for n=1."""
+    if interval.low is None or interval.high is None or interval.half is None:
+        return number(interval.mean)
+    digits = 2 if interval.half >= 0.02 else 3
+    nearer = min(abs(interval.low), abs(interval.high))
+    # an interval that excludes 0 must not be written as if it touched it
+    while excludes_zero(interval) and round(nearer, digits) == 0 and digits < 6:
+        digits += 1
+    low, high = number(interval.low, digits), number(interval.high, digits)
+    return f"{number(interval.mean, digits)} [{low}, {high}]"
+
+
+def verdict(
+    first: str, second: str, difference: Interval | None, margin: float | None = None
+) -> str:
+    """What the paired difference `first - second` shows, in one sentence; never more than that."""
+    if difference is None:
+        return f"{first} and {second} share no finished seed: nothing can be said"
+    if difference.half is None:
+        return f"{first} - {second} = {number(difference.mean)} on one seed: too few to say"
+    basis = f"paired, n={difference.n}, 95 %"
+    parts = []
+    if excludes_zero(difference):
+        upper, lower = (first, second) if difference.mean > 0 else (second, first)
+        size = Interval(abs(difference.mean), difference.half, difference.n)
+        parts.append(f"{upper} is above {lower} by {bracket(size)} ({basis})")
+    else:
+        parts.append(f"no difference shown: {first} - {second} = {bracket(difference)} ({basis})")
+    if margin is not None and within(difference, margin):
+        parts.append(f"within ±{number(margin)}: equivalent by the margin declared before")
+    return "; ".join(parts)

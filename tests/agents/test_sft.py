@@ -1,0 +1,167 @@
+import multiprocessing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepcredit.agents import sft as module
+from stepcredit.agents.engines.transformers import TransformersEngine
+from stepcredit.agents.episode import TaskSpec
+from stepcredit.agents.errors import ModelError
+from stepcredit.agents.model import build_tiny
+from stepcredit.agents.render import ChatRenderer
+from stepcredit.agents.rollout import EnvPool, Limits, rollout
+from stepcredit.agents.sft import SFT, imitate, warm_start
+from stepcredit.agents.tokenizer import build_char_tokenizer
+from stepcredit.envs import make, register
+from tests.agents.worlds import Ragged, one_pass_logprobs
+
+DOORS = "stepcredit/Doors-v0"
+SHORT = SFT(steps=3, batch_turns=8)
+
+
+def start(cache: Path, **changes: Any) -> tuple[Any, Any]:
+    given: dict[str, Any] = {"size": "0.12M", "seed": 0, "sft": SHORT, "kwargs": {"turns": 2}}
+    given |= changes
+    return warm_start(DOORS, given.pop("kwargs"), cache_dir=cache, **given)
+
+
+def weights(model: Any) -> list[list[float]]:
+    return [p.flatten()[:50].tolist() for p in model.parameters()]
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(cache.iterdir())
+
+
+def test_a_policy_imitates_the_noisy_expert(tmp_path: Path) -> None:
+    kwargs = {"turns": 4, "facts": 20}
+    model, tokenizer = start(tmp_path, kwargs=kwargs, sft=SFT(steps=120))
+    renderer = ChatRenderer(tokenizer)
+    pool = EnvPool(partial(make, DOORS, reward="dense", **kwargs))
+    groups, _ = rollout(
+        TransformersEngine(model, stop_id=renderer.stop_id),
+        renderer,
+        pool,
+        [TaskSpec(group_id=str(i), task=i, split="eval") for i in range(200)],
+        num_generations=1,
+        run_seed=0,
+        env_id=DOORS,
+        limits=Limits(max_turn_tokens=8),
+    )
+    played = [g.trajectories[0] for g in groups]
+    # The expert is right on .76 of the facts and a digit is a guess at .1.
+    assert 0.65 < np.mean([t.outcome for t in played]) < 0.85
+    assert np.mean([t.num_action_tokens == 8 and len(t.token_ids) == 24 for t in played]) > 0.95
+
+
+def test_the_same_request_is_answered_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = start(tmp_path)
+    assert len(entries(tmp_path)) == 1
+    monkeypatch.setattr(module, "imitate", partial(pytest.fail, "trained again"))
+    again, _ = start(tmp_path)
+    assert weights(again) == weights(model)
+    assert not again.training
+    with_reward, _ = start(tmp_path, kwargs={"turns": 2, "reward": "dense@end"})
+    assert weights(with_reward) == weights(model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"size": "0.2M"},
+        {"sft": SFT(steps=4, batch_turns=8)},
+        {"kwargs": {"turns": 3}},
+        {"kwargs": {"turns": 2, "world_seed": 1}},
+    ],
+)
+def test_whatever_changes_the_result_is_an_entry_of_its_own(tmp_path: Path, change: dict) -> None:
+    a, _ = start(tmp_path)
+    b, _ = start(tmp_path, **change)
+    assert len(entries(tmp_path)) == 2
+    assert weights(a) != weights(b)
+
+
+def test_another_seed_sees_other_demonstrations(tmp_path: Path, monkeypatch: Any) -> None:
+    seen = []
+
+    def spy(model: Any, demonstrations: list, *args: Any, **kwargs: Any) -> float:
+        seen.append([t.token_ids.tolist() for t in demonstrations])
+        return 0.0
+
+    monkeypatch.setattr(module, "imitate", spy)
+    start(tmp_path)
+    start(tmp_path, seed=1)
+    assert len(seen[0]) == len(seen[1]) == 12
+    assert not any(a == b for a, b in zip(*seen, strict=True))
+
+
+def test_other_code_behind_the_same_id_is_another_entry(tmp_path: Path, monkeypatch: Any) -> None:
+    start(tmp_path)
+    from stepcredit.envs.doors import Doors
+
+    monkeypatch.setattr(Doors, "demonstration", lambda self, rng: "7")
+    start(tmp_path)
+    assert len(entries(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a model", None])
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    model, _ = start(tmp_path)
+    (entry,) = entries(tmp_path)
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    again, _ = start(tmp_path)
+    assert weights(again) == weights(model)
+    assert entry.read_bytes() == whole
+    assert entries(tmp_path) == [entry]
+
+
+def make_entry(cache: Path, both_train: Any, out: Any) -> None:
+    both_train.wait(60)
+    out.put(weights(start(cache)[0]))
+
+
+def test_two_processes_may_make_the_same_entry(tmp_path: Path) -> None:
+    # Forked: starting an interpreter that loads torch takes longer than the whole file.
+    fork = multiprocessing.get_context("fork")
+    out, both_train = fork.Queue(), fork.Barrier(2)
+    both = [fork.Process(target=make_entry, args=(tmp_path, both_train, out)) for _ in range(2)]
+    for process in both:
+        process.start()
+    said = [out.get(timeout=60) for _ in both]
+    for process in both:
+        process.join(60)
+        assert process.exitcode == 0
+    assert len(entries(tmp_path)) == 1
+    assert said[0] == said[1] == weights(start(tmp_path)[0])
+
+
+def test_no_steps_leave_the_fresh_weights(tmp_path: Path) -> None:
+    a, _ = start(tmp_path, sft=SFT(steps=0))
+    b, _ = start(tmp_path, sft=SFT(steps=0), seed=1)
+    assert weights(a) != weights(b)
+
+
+def test_an_environment_without_demonstrations_is_refused(tmp_path: Path) -> None:
+    register("test/Ragged-v0", Ragged)
+    with pytest.raises(ModelError, match="Ragged has no 'demonstration'"):
+        warm_start("test/Ragged-v0", {}, size="0.12M", seed=0, sft=SHORT, cache_dir=tmp_path)
+
+
+def test_the_loss_is_that_of_the_action_tokens_stop_token_included() -> None:
+    env = make(DOORS, turns=2)
+    renderer = ChatRenderer(build_char_tokenizer(env.unwrapped.alphabet))
+    played = [module._demonstrate(env, renderer, 0, i) for i in range(3)]
+    model = build_tiny(len(renderer.tokenizer), "0.12M", 0)
+    expected = []
+    for t in played:
+        assert t.token_ids[t.action_mask].tolist()[1::2] == [renderer.stop_id] * 2
+        expected += np.array(one_pass_logprobs(model, t.token_ids, 1.0))[t.action_mask].tolist()
+    loss = imitate(model, played, SFT(steps=1, batch_turns=6), seed=0, pad_id=0)
+    assert loss == pytest.approx(-np.mean(expected), abs=1e-5)

@@ -1,0 +1,65 @@
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stepcredit.agents.errors import TrajectoryFileError
+from stepcredit.agents.trajectory import Trajectory, load_trajectories, save_trajectories
+from tests.agents.worlds import Ragged, play
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    return type(a) is type(b) and a == b
+
+
+def test_a_file_gives_back_exactly_what_was_saved(tmp_path: Path) -> None:
+    groups, _ = play(Ragged)
+    saved = [t for g in groups for t in g.trajectories]
+    length = len(saved[0].token_ids)
+    saved[0] = replace(
+        saved[0],
+        values=np.linspace(-1, 1, length, dtype=np.float32),
+        advantages=np.zeros(length, np.float32),
+        outcome=None,
+        success=None,
+        error="bad → worse",
+        status="error",
+    )
+    save_trajectories(tmp_path / "t.parquet", saved)
+    loaded = load_trajectories(tmp_path / "t.parquet")
+    assert len(loaded) == len(saved)
+    for a, b in zip(saved, loaded, strict=True):
+        for f in fields(Trajectory):
+            assert equal(getattr(a, f.name), getattr(b, f.name)), f.name
+
+
+def test_columns_are_the_fields_in_order(tmp_path: Path) -> None:
+    save_trajectories(tmp_path / "t.parquet", [])
+    schema = pq.read_schema(tmp_path / "t.parquet")
+    assert schema.names == [f.name for f in fields(Trajectory)]
+    assert schema.metadata[b"stepcredit.schema_version"] == b"1"
+    assert load_trajectories(tmp_path / "t.parquet") == []
+
+
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    save_trajectories(path, [])
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"stepcredit.schema_version": "99"}), path)
+    with pytest.raises(TrajectoryFileError, match=r"schema version 99: this version .* reads 1"):
+        load_trajectories(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(TrajectoryFileError, match="schema version none"):
+        load_trajectories(tmp_path / "other.parquet")
+    (tmp_path / "text.parquet").write_text("no")
+    with pytest.raises(TrajectoryFileError, match="not a Parquet file"):
+        load_trajectories(tmp_path / "text.parquet")

@@ -1,0 +1,142 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepcredit.config import UserError
+from stepcredit.findings import arm_differences, judge, reward_questions, table
+from stepcredit.plan import RunSpec
+from stepcredit.results import Result
+from stepcredit.study import Cell, Panel
+
+REWARDS = ("outcome", "dense@end", "dense")
+NOISE = (-0.02, 0.0, 0.02)
+
+
+def panel(*claims: dict[str, Any]) -> Panel:
+    return Panel.model_validate(
+        {
+            "title": "Doors",
+            "arms": {"ppo": {}, "grpo": {}},
+            "cells": {"env.turns": [4, 16], "env.reward": list(REWARDS)},
+            "seeds": [0, 1, 2],
+            "claims": list(claims),
+        }
+    )
+
+
+def result(arm: str, cell: Cell, seed: int, auc: float | None, reason: str = "") -> Result:
+    spec = RunSpec(panel="p", cell=cell, arm=arm, seed=seed, config={}, config_hash="")
+    final = None if auc is None else auc + 0.1
+    start = None if auc is None else 0.3
+    return Result(
+        spec=spec, folder=Path(), reason=reason, auc=auc, final=final, sft_start=start, cpu_s=2.0
+    )
+
+
+def measured() -> list[Result]:
+    """dense@end is .2 above outcome and dense .1 above that at T = 16; at T = 4 nothing differs."""
+    level = {"outcome": 0.2, "dense@end": 0.4, "dense": 0.5}
+    rows = []
+    for turns in (4, 16):
+        for reward in REWARDS:
+            cell: Cell = (("turns", turns), ("reward", reward))
+            for seed, noise in enumerate(NOISE):
+                mean = 0.8 if turns == 4 else level[reward]
+                rows.append(result("grpo", cell, seed, mean + noise))
+                rows.append(result("ppo", cell, seed, mean + 2 * noise))
+    return rows
+
+
+def test_content_and_placement_are_reported_apart() -> None:
+    content, placement, both = reward_questions(panel(), measured())
+    assert "content alone" in content.title and "placement adds" in placement.title
+
+    def at_16(question: Any) -> float:
+        rows = [d for d in question.differences if (d.where, d.on) == ("grpo, turns = 16", "AUC")]
+        return float(round(rows[0].interval.mean, 6))
+
+    assert (at_16(content), at_16(placement), at_16(both)) == (0.2, 0.1, 0.3)
+    assert len(content.differences) == 2 * 2 * 2
+
+
+def test_arms_are_compared_within_each_cell_only() -> None:
+    rows = arm_differences(panel(), measured())
+    assert len(rows) == 6 * 2
+    assert {row.where for row in rows} >= {"turns = 4, reward = outcome"}
+    assert all((row.first, row.second) == ("ppo", "grpo") for row in rows)
+    assert all(row.sentence.startswith("no difference shown") for row in rows)
+
+
+def test_a_missing_seed_shrinks_n_and_is_told_in_the_table() -> None:
+    rows = measured()
+    gone = rows[0].spec
+    rows[0] = result(gone.arm, gone.cell, gone.seed, None, "ValueError: door stuck")
+    first = next(r for r in table(panel(), rows) if r.arm == "grpo" and r.cell == gone.cell)
+    assert first.num_seeds == 2 and first.reasons == (("ValueError: door stuck", 1),)
+    told = next(
+        d for d in arm_differences(panel(), rows) if d.where == "turns = 4, reward = outcome"
+    )
+    assert told.interval is not None and told.interval.n == 2 and "n=2" in told.sentence
+
+
+def test_an_arm_without_any_seed_says_nothing() -> None:
+    rows = [r for r in measured() if r.spec.arm == "grpo"]
+    assert all("nothing can be said" in d.sentence for d in arm_differences(panel(), rows))
+
+
+@pytest.mark.parametrize(
+    ("claim", "met"),
+    [
+        ({"difference": "dense - outcome", "at": {"turns": 16, "arm": "grpo"}}, True),
+        ({"difference": "dense - outcome", "at": {"turns": 4, "arm": "grpo"}}, False),
+        ({"difference": "dense - outcome", "at": {"turns": [4, 16], "arm": "grpo"}}, True),
+        ({"difference": "dense - outcome"}, False),
+        ({"difference": "outcome - dense", "at": {"turns": 16}}, True),
+        ({"difference": "outcome - dense", "at": {"turns": 16}, "expect": "above_zero"}, False),
+        ({"difference": "ppo - grpo", "expect": "within", "margin": 0.06}, True),
+        ({"difference": "ppo - grpo", "expect": "within", "margin": 0.04}, False),
+        ({"difference": "every pair of arms", "expect": "within", "margin": 0.06}, True),
+        ({"difference": "16 - 4", "at": {"reward": "outcome"}, "on": "final"}, True),
+        (
+            {
+                "difference": "final - start",
+                "at": {"turns": 4},
+                "expect": "at_least",
+                "margin": 0.3,
+            },
+            True,
+        ),
+        ({"difference": "final - start", "expect": "at_least", "margin": 0.3}, False),
+    ],
+)
+def test_claims_are_judged_by_the_numbers(claim: dict[str, Any], met: bool) -> None:
+    # ppo - grpo differs by (-.02, 0, .02): half-width 4.303 * .02 / sqrt(3) = .0497
+    (verdict,) = judge(panel(claim), measured())
+    assert verdict.met is met
+    assert verdict.text.startswith(claim["difference"])
+
+
+def test_final_minus_start_is_the_rise() -> None:
+    claim = {"difference": "final - start", "at": {"turns": 4, "reward": "dense", "arm": "grpo"}}
+    (verdict,) = judge(panel(claim), measured())
+    (difference,) = verdict.differences
+    assert difference.interval is not None
+    assert abs(difference.interval.mean - (0.9 - 0.3)) < 1e-9
+    assert difference.sentence.startswith("final is above start by .60")
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ({"difference": "pppo - grpo"}, "'pppo': unknown (did you mean ppo?)"),
+        ({"difference": "ppo - dense"}, "both must be arms, or labels of one axis"),
+        ({"difference": "ppo"}, "write it as `first - second`"),
+        ({"difference": "ppo - grpo", "at": {"tunrs": 4}}, "did you mean turns?"),
+        ({"difference": "ppo - grpo", "at": {"turns": 5}}, "turns: 5: unknown"),
+    ],
+)
+def test_a_claim_about_nothing_is_refused(claim: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match="claims") as caught:
+        judge(panel(claim), [])
+    assert said in str(caught.value)

@@ -1,0 +1,155 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from stepcredit.credit_page import CreditRow, colour, render_credit, visible
+from stepcredit.figure import PALETTE, arm_colours, seed_band
+from stepcredit.report import whisker
+from stepcredit.statistics import Interval
+from stepcredit.study import StudyFile
+from tests.face.fakes import credit_rows
+from tests.face.test_compare import STUDY, run
+
+CLAIMS = """
+claims:
+  - {difference: dense - outcome, at: {arm: grpo}, expect: above_zero}
+  - {difference: ppo_step - grpo, at: {reward: outcome}, expect: within, margin: .001}
+"""
+
+
+class Links(HTMLParser):
+    """Everything a page would load, and whether tags close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.scripts = 0
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.loaded += [v for k, v in attrs if k in ("src", "href", "srcset") and v]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag
+
+
+def test_report_is_one_self_contained_page(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, "seeds=[0, 1, 2]", "title=Rewards <&> credit", text=STUDY + CLAIMS)
+    html = (done.out / "report.html").read_text()
+    page = Links()
+    page.feed(html)
+    assert page.scripts == 0 and page.open == []
+    assert page.loaded and all(link.startswith("data:") for link in page.loaded)
+    assert not re.search(r"url\(|@import|https?://", html)
+    assert "Rewards &lt;&amp;&gt; credit" in html and "Rewards <&>" not in html
+    assert [claim.met for claim in done.claims] == [True, False]
+    assert "dense - outcome: content and placement together" in html
+    assert "dense is above outcome by" in html and "paired, n=3, 95 %" in html
+    assert ">not met<" in html and ">met<" in html
+    assert (done.out / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_failing_credit_page_does_not_lose_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: Path) -> list[CreditRow]:
+        raise KeyError("advantages")
+
+    monkeypatch.setattr("tests.face.fakes.credit_rows", broken)
+    done, _ = run(tmp_path, "seeds=[0]")
+    assert "failed: KeyError: " in (done.out / "report.html").read_text()
+
+
+def test_arms_keep_their_colour_in_every_panel() -> None:
+    arms = [{"a": {}, "b": {}}, {"c": {}, "a": {}}]
+    panels = {str(i): {"title": "", "seeds": [0], "arms": mine} for i, mine in enumerate(arms)}
+    budget = {"sampled_tokens": 1, "cpu_hours": 1}
+    study = StudyFile.model_validate({"title": "", "budget": budget, "panels": panels})
+    assert arm_colours(study) == dict(zip("abc", PALETTE, strict=False))
+
+
+def test_band_is_the_mean_over_seeds_of_bin_means() -> None:
+    curves = [[(50, 0.0), (100, 0.2), (200, 1.0)], [(100, 0.3), (150, 0.8)]]
+    first, second = seed_band(curves, last=200, num_bins=2)
+    # up to 100: seed means .1 and .3; above: 1.0 and .8
+    assert first[0] == 50 and second[0] == 150
+    assert abs(first[1].mean - 0.2) < 1e-9 and abs(second[1].mean - 0.9) < 1e-9
+    assert first[1].n == 2
+
+
+def test_whisker_marks_what_excludes_zero() -> None:
+    assert "#1a1a1a" in whisker(Interval(0.2, 0.1, 5), 0.5)
+    assert "#1a1a1a" not in whisker(Interval(0.05, 0.1, 5), 0.5)
+    assert whisker(None, 0.5) == ""
+
+
+def row(**changes: object) -> CreditRow:
+    fields: dict[str, object] = {
+        "label": "grpo",
+        "tokens": ["a<", " b\n", "c"],
+        "action_mask": [False, True, True],
+        "rewards": [0.0, 0.5, -1.0],
+        "advantages": [9.0, 2.0, -1.0],
+    }
+    return CreditRow(**{**fields, **changes})  # type: ignore[arg-type]  # fields by name
+
+
+def test_tokens_are_escaped_coloured_and_rewards_marked() -> None:
+    html = render_credit([row()])
+    assert '<span class="grey">a&lt;</span>' in html
+    assert f'background:{colour(2, 2)}" title="advantage +2.000">·b↵<br></span>' in html
+    assert f'background:{colour(-1, 2)}" title="advantage -1.000">c</span>' in html
+    assert 'title="reward +0.5 arrived here">+0.5</b>' in html
+    assert 'class="minus" title="reward -1 arrived here">-1</b>' in html
+    # the masked 9.0 must not set the scale
+    assert "-2.00" in html and "+2.00" in html and "9.0" not in html
+
+
+def test_colours_diverge_from_white() -> None:
+    assert colour(0, 1) == "#ffffff" == colour(3, 0)
+    assert colour(1, 1) == colour(5, 1) != colour(-1, 1)
+    red, blue = int(colour(1, 1)[1:3], 16), int(colour(1, 1)[5:], 16)
+    assert blue > red
+    assert int(colour(-1, 1)[1:3], 16) > int(colour(-1, 1)[5:], 16)
+
+
+def test_no_credit_values_and_zero_rows() -> None:
+    html = render_credit([row(advantages=[None, None, 0.0], values=[0.1, 0.2, 0.3])])
+    assert 'class="act none" title="no credit, value 0.200"' in html
+    assert "every advantage is 0" in html
+
+
+def test_long_prompts_lose_their_middle_and_actions_nothing() -> None:
+    prompt, action = ["p"] * 500, ["x"] * 500
+    mask = [False] * 500 + [True] * 500
+    many = row(
+        tokens=prompt + action,
+        action_mask=mask,
+        rewards=[0.0] * 1000,
+        advantages=[1.0] * 1000,
+    )
+    html = render_credit([many])
+    assert "380 tokens not shown" in html
+    assert html.count('class="act"') == 500 and html.count('class="grey"') == 120
+
+
+def test_uneven_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        row(rewards=[0.0])
+
+
+def test_white_space_is_visible() -> None:
+    assert visible(" \t\r") == "·⇥␍" and visible("") == "∅"
+    assert visible("<script>") == "&lt;script&gt;"
+
+
+def test_every_estimator_and_placement_has_its_row(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    rows = credit_rows(tmp_path)
+    html = render_credit(rows)
+    assert html.count('class="credit-row"') == len(rows) == 6

@@ -1,0 +1,14 @@
+"""One-line faults in the formulas, each with the test that must notice it.
+
+`old` occurs exactly once in `file`; `test` is the pytest node that fails once it reads `new`.
+"""
+
+from tests.mutations.agents import AGENTS
+from tests.mutations.algos import ALGOS
+from tests.mutations.envs import ENVS
+from tests.mutations.face import FACE
+from tests.mutations.mutation import Mutation
+
+MUTATIONS = [*ALGOS, *AGENTS, *ENVS, *FACE]
+
+__all__ = ["MUTATIONS", "Mutation"]

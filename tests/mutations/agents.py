@@ -1,0 +1,125 @@
+"""Faults in the formulas of `stepcredit/agents`."""
+
+from tests.mutations.mutation import Mutation
+
+AGENTS = [
+    # Log-probabilities are not shifted.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        "nn.functional.pad(outputs, (1, 0))",
+        "nn.functional.pad(outputs, (0, 1))",
+        "tests/agents/test_logprobs.py::test_position_t_speaks_of_token_t_given_what_precedes_it",
+    ),
+    # Values are not shifted.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        "nn.functional.pad(outputs, (1, 0))",
+        "nn.functional.pad(outputs, (0, 1))",
+        "tests/agents/test_logprobs.py::test_values_are_those_of_the_state_before_the_token",
+    ),
+    # The trainer forgets the temperature.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        "logits.float() / temperature",
+        "logits.float()",
+        "tests/agents/test_logprobs.py::test_entropy_is_that_of_the_distribution_the_token_was_drawn_from",
+    ),
+    # The stop token is in no step.
+    Mutation(
+        "stepcredit/agents/placement.py",
+        "(start < spans[number].end or start == length == spans[number].end)",
+        "start < spans[number].end",
+        "tests/agents/test_placement.py::test_the_stop_token_joins_a_span_that_reaches_the_end",
+    ),
+    # A span without a token forgets its step's other value.
+    Mutation(
+        "stepcredit/agents/placement.py",
+        "value[owner[cover]] = value.get(owner[cover], 0.0) + span.value",
+        "value[owner[cover]] = span.value",
+        "tests/agents/test_placement.py::test_a_span_without_a_token_joins_the_token_that_covers_it",
+    ),
+    # What the spans leave over is lost.
+    Mutation(
+        "stepcredit/agents/placement.py",
+        "if abs(left_over) > ROUNDING:",
+        "if left_over < -ROUNDING:",
+        "tests/agents/test_placement.py::test_what_is_left_over_becomes_a_step_of_the_unjudged_tail",
+    ),
+    # A step that pays nothing is no step.
+    Mutation(
+        "stepcredit/agents/placement.py",
+        "ends = [last.get(step) == i for i, step in enumerate(owner)]",
+        "ends = [last.get(step) == i and value[step] != 0 for i, step in enumerate(owner)]",
+        "tests/agents/test_placement.py::test_a_zero_reward_step_is_a_step",
+    ),
+    # A byte of an emoji moves to the next character.
+    Mutation(
+        "stepcredit/agents/render.py",
+        "start = done - 1 if same else done",
+        "start = done",
+        "tests/agents/test_render.py::test_a_cut_inside_an_emoji_keeps_its_bytes_on_one_character",
+    ),
+    # A token sees the one after it.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "(sight <= positions[:, :, None] + 1)",
+        "(sight <= positions[:, :, None] + 2)",
+        "tests/agents/test_engine.py::test_logprobs_are_those_of_a_fresh_forward_pass",
+    ),
+    # Every token sees the scratch column.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "((sight > 0) | is_padding[:, :, None])",
+        "(sight >= 0)",
+        "tests/agents/test_engine.py::test_logprobs_are_those_of_a_fresh_forward_pass",
+    ),
+    # Positions count the padding.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "np.maximum(self.cached[rows, None] + offsets, 0)",
+        "np.maximum(self.cached[rows, None] + offsets + padding[:, None], 0)",
+        "tests/agents/test_engine.py::test_logprobs_are_those_of_a_fresh_forward_pass",
+    ),
+    # The rollout forgets the temperature.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "logits.float() / temperature",
+        "logits.float()",
+        "tests/agents/test_engine.py::test_samples_follow_the_models_distribution",
+    ),
+    # A cut turn is left open.
+    Mutation(
+        "stepcredit/agents/rollout.py",
+        "end = [renderer.stop_id] if episode.turn_cut[-1] else []",
+        "end: list[int] = []",
+        "tests/agents/test_rollout.py::test_a_cut_turn_is_stepped_and_closed_with_an_unsampled_stop_token",
+    ),
+    # Siblings share their chance.
+    Mutation(
+        "stepcredit/agents/rollout.py",
+        'derive_seed("chance", run_seed, spec.group_id, sample)',
+        'derive_seed("chance", run_seed, spec.group_id)',
+        "tests/agents/test_rollout.py::test_siblings_meet_the_same_task_with_a_chance_each",
+    ),
+    # An episode that is cut short is not paid.
+    Mutation(
+        "stepcredit/agents/episode.py",
+        "owed=owed.get(reward_setup(self.env), 0.0)",
+        "owed=0.0",
+        "tests/agents/test_rollout.py::test_an_episode_cut_by_the_rollout_is_paid_what_it_earned",
+    ),
+    # Every turn counts its steps from 0.
+    Mutation(
+        "stepcredit/agents/episode.py",
+        "s if s == UNJUDGED else s + first",
+        "s",
+        "tests/agents/test_rollout.py::test_arrays_agree_about_turns_steps_and_rewards",
+    ),
+    # The loss covers the prompt.
+    Mutation(
+        "stepcredit/agents/sft.py",
+        "loss = -(logprobs * actions).sum() / actions.sum()",
+        "loss = -(logprobs * mask).sum() / mask.sum()",
+        "tests/agents/test_sft.py::test_the_loss_is_that_of_the_action_tokens_stop_token_included",
+    ),
+]

@@ -1,0 +1,77 @@
+"""Faults in the formulas of `stepcredit/envs`."""
+
+from tests.mutations.mutation import Mutation
+
+ENVS = [
+    # A chain digit is judged by the right digit before it, not by the written one.
+    Mutation(
+        file="stepcredit/envs/chain.py",
+        old="            before = written\n",
+        new="            before = self.facts.answers[int(before) * 10 + term]\n",
+        test="tests/envs/test_tasks.py::test_chain_judges_each_digit_by_the_one_written_before",
+    ),
+    # Digits not written leave the denominator.
+    Mutation(
+        file="stepcredit/envs/chain.py",
+        old="        outcome = right_steps / self.steps\n",
+        new="        outcome = right_steps / max(1, len(spans))\n",
+        test="tests/envs/test_tasks.py::"
+        "test_chain_counts_what_was_not_written_and_ignores_what_is_too_much",
+    ),
+    # The luck's variance is not divided by the number of doors.
+    Mutation(
+        file="stepcredit/envs/luck.py",
+        old="self.facts.answer_variance() / self.turns",
+        new="self.facts.answer_variance()",
+        test="tests/envs/test_tasks.py::test_luck_has_mean_zero_and_the_promised_variance",
+    ),
+    # Luck is shared by the siblings of a group.
+    Mutation(
+        file="stepcredit/envs/luck.py",
+        old="self._digit = int(self.chance.integers(10))",
+        new="self._digit = int(self.task_rng.integers(10))",
+        test="tests/envs/test_tasks.py::test_state_key_holds_the_luck_once_it_is_shown",
+    ),
+    # Siblings meet different tasks.
+    Mutation(
+        file="stepcredit/envs/core.py",
+        old='derive_seed("task", self.split, self.task)',
+        new='derive_seed("task", self.split, self.task, self.chance_seed)',
+        test="tests/envs/test_core.py::test_siblings_share_the_task_and_never_the_chance",
+    ),
+    # Training meets the tasks of the evaluation.
+    Mutation(
+        file="stepcredit/envs/core.py",
+        old='derive_seed("task", self.split, self.task)',
+        new='derive_seed("task", self.task)',
+        test="tests/envs/test_core.py::test_a_task_differs_between_splits_and_from_other_tasks",
+    ),
+    # The end pays the last reward and not the total.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old='"dense@end": total if ended else 0.0,\n        }\n        info',
+        new='"dense@end": own_reward if ended else 0.0,\n        }\n        info',
+        test="tests/envs/test_rewards.py::test_hand_computed_payment_of_each_setup",
+    ),
+    # Rewards are carried over into the next episode.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old='        """Starts an episode with nothing earned."""\n        self._earned = []\n',
+        new='        """Starts an episode with nothing earned."""\n',
+        test="tests/envs/test_rewards.py::test_a_new_episode_owes_nothing",
+    ),
+    # Zero-reward steps are dropped when the pay comes at the end.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old="unpaid = [replace(span, value=0.0) for span in spans]",
+        new="unpaid = [replace(span, value=0.0) for span in spans if span.value]",
+        test="tests/envs/test_rewards.py::test_placement_keeps_the_steps_where_nothing_follows_them",
+    ),
+    # A program's beginning is judged by the values after one transformation more.
+    Mutation(
+        "stepcredit/envs/program.py",
+        "expected = [*expected[: len(texts) - 1], expected[-1]]",
+        "expected = [*expected[1 : len(texts)], expected[-1]]",
+        "tests/envs/test_program.py::test_statements_are_judged_by_the_program_up_to_them",
+    ),
+]

@@ -1,0 +1,132 @@
+"""What programs get: statuses, messages, several programs in one job, bad input."""
+
+import threading
+
+import pytest
+
+from stepcredit.sandbox import Sandbox, TestResult, open_sandbox
+
+DOUBLE = "def f(x):\n    return 2 * x\n"
+LOOP = "def f(x):\n    while True: pass\n"
+
+
+def test_right_half_right_and_wrong(sandbox: Sandbox) -> None:
+    tests = ["assert f(2) == 4", "assert f('a') == 'aa'", "assert f(3) == 7"]
+    verdict = sandbox.grade(DOUBLE, tests)
+    assert (verdict.status, verdict.passed, verdict.total) == ("failed", 2, 3)
+    assert [test.status for test in verdict.tests] == ["passed", "passed", "failed"]
+    assert verdict.tests[2] == TestResult("failed", "got 6")
+    assert verdict.message == "got 6"
+    assert verdict.trust == "host_compared"
+    assert 0 < verdict.seconds < 20
+    assert sandbox.grade(DOUBLE, tests[:2]).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x):\n    return [][x]", "error", "IndexError: list index out of range (line 2)"),
+        ("x = 1 +", "error", "the program did not load: SyntaxError"),
+        ("import numpy", "error", "ModuleNotFoundError"),
+        ("g = 1", "error", "NameError"),
+        ("f = lambda x: object()", "failed", "type object is not a builtin value"),
+        ("f = lambda x: b'4'", "failed", "got b'4'"),
+        ("\0", "error", "null bytes"),
+        ("f = lambda x: 4 if __name__ == 'solution' else 5", "passed", ""),
+        ("import sys\nf = lambda x: len(sys.argv) and 4", "passed", ""),
+    ],
+)
+def test_status_and_message(sandbox: Sandbox, code: str, status: str, message: str) -> None:
+    verdict = sandbox.grade(code, ["assert f(2) == 4"])
+    assert verdict.status == status
+    assert message in verdict.message
+
+
+def test_a_test_that_cannot_be_judged_is_an_error_and_the_others_are_judged(
+    sandbox: Sandbox,
+) -> None:
+    verdict = sandbox.grade(DOUBLE, ["assert all(f(x) for x in [1])", "assert f(2) == 4"])
+    assert [test.status for test in verdict.tests] == ["error", "passed"]
+    assert verdict.status == "error"
+    assert "what can be judged on the host" in verdict.message
+
+
+@pytest.mark.parametrize("tests", [[], ["print(1)"], ["assert True"]])
+def test_nothing_to_judge_is_an_error_never_passed(sandbox: Sandbox, tests: list[str]) -> None:
+    verdict = sandbox.grade(DOUBLE, tests)
+    assert (verdict.status, verdict.passed) == ("error", 0)
+    assert verdict.message
+
+
+def test_an_endless_program_takes_no_verdict_of_the_others(sandbox: Sandbox) -> None:
+    codes = [DOUBLE, LOOP, "import os; os._exit(1)", "f = 1", DOUBLE]
+    verdicts = sandbox.grade_all(codes, [["assert f(2) == 4"]] * 5, timeout_s=1.0)
+    statuses = [verdict.status for verdict in verdicts]
+    assert statuses == ["passed", "timeout", "error", "error", "passed"]
+
+
+def test_calls_before_an_endless_one_keep_their_result(sandbox: Sandbox) -> None:
+    code = "def f(x):\n    while x > 2: pass\n    return x"
+    tests = ["assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3", "assert f(1) == 1"]
+    verdict = sandbox.grade(code, tests, timeout_s=1.0)
+    assert [t.status for t in verdict.tests] == ["passed", "failed", "timeout", "timeout"]
+
+
+def test_programs_of_one_job_share_no_state(sandbox: Sandbox) -> None:
+    code = "import os\nold = os.listdir('.')\nopen('left', 'w').close()\ndef f(): return old"
+    verdicts = sandbox.grade_all([code] * 3, [["assert f() == []"]] * 3)
+    assert [verdict.status for verdict in verdicts] == ["passed"] * 3
+
+
+def test_many_jobs_keep_their_order_from_several_threads(sandbox: Sandbox) -> None:
+    wrong: list[object] = []
+
+    def work(base: int) -> None:
+        jobs = [
+            ([f"f = lambda: {base + i}", "f = lambda: None"], [[f"assert f() == {base + i}"]] * 2)
+            for i in range(15)
+        ]
+        for verdicts in sandbox.grade_many(jobs):
+            if [verdict.status for verdict in verdicts] != ["passed", "failed"]:
+                wrong.append(verdicts)
+
+    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_empty_list_of_jobs_and_of_programs(sandbox: Sandbox) -> None:
+    assert sandbox.grade_many([]) == []
+    assert sandbox.grade_all([], []) == []
+
+
+def test_set_order_is_the_same_in_every_run(sandbox: Sandbox) -> None:
+    code = "def f(): return list({'a', 'b', 'c', 'd', 'e'})"
+    shown = {sandbox.grade(code, ["assert f() == 0"]).message for _ in range(4)}
+    with open_sandbox("bwrap", workers=1) as other:
+        shown.add(other.grade(code, ["assert f() == 0"]).message)
+    assert len(shown) == 1
+
+
+def test_bad_arguments_name_the_rule_and_the_fix(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match=r"timeout_s=0: must be from 0\.01 to 600"):
+        sandbox.grade(DOUBLE, ["assert f(1) == 2"], timeout_s=0)
+    with pytest.raises(ValueError, match="2 codes and 1 lists of tests"):
+        sandbox.grade_all([DOUBLE, DOUBLE], [[]])
+    with pytest.raises(TypeError, match="tests must be a sequence of str"):
+        sandbox.grade(DOUBLE, "assert f(1) == 2")
+    with pytest.raises(TypeError, match="code is int"):
+        sandbox.grade(3, [])  # type: ignore[arg-type]  # the wrong type is the point
+    with pytest.raises(ValueError, match="memory_mb=1: must be from 16"):
+        open_sandbox(memory_mb=1)
+    with pytest.raises(ValueError, match="must be one of auto, bwrap, unsafe_local"):
+        open_sandbox("bubble")
+
+
+def test_code_beyond_the_limit_is_an_error(sandbox: Sandbox) -> None:
+    verdict = sandbox.grade("#" * (2 << 20), ["assert f(1) == 2"])
+    assert verdict.status == "error"
+    assert "at most" in verdict.message

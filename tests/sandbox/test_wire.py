@@ -1,0 +1,153 @@
+"""The encoding that crosses the border: exact, bounded, and safe on any bytes."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepcredit.sandbox.wire import (
+    MAX_SAME_HASH,
+    Items,
+    WireError,
+    decode,
+    encode,
+    frame,
+    split_frames,
+)
+
+keys = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+plain = keys | st.binary() | st.complex_numbers(allow_nan=False)
+values = st.recursive(
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=5).map(tuple)
+        | st.dictionaries(keys, inner, max_size=5)
+        | st.sets(keys, max_size=5)
+        | st.frozensets(keys, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+def exact(value: object) -> object:
+    """Tag every level with its type: 1 == 1.0 == True would hide a wrong decoding."""
+    if isinstance(value, (list, tuple)):
+        return type(value), [exact(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return type(value), sorted(map(repr, value))
+    if isinstance(value, dict):
+        return type(value), [(exact(k), exact(v)) for k, v in value.items()]
+    return type(value), repr(value)
+
+
+@given(values)
+def test_builtin_values_survive(value: object) -> None:
+    assert exact(decode(encode(value))) == exact(value)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=500)
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+    try:
+        decode(data)
+    except WireError:
+        return
+
+
+@given(values, st.data())
+def test_damaged_encodings_decode_or_are_refused(value: object, data: st.DataObject) -> None:
+    good = bytearray(encode(value))
+    at = data.draw(st.integers(0, len(good) - 1))
+    good[at] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(good[: data.draw(st.integers(0, len(good)))]))
+    except WireError:
+        return
+
+
+@given(st.lists(st.binary(max_size=20)), st.binary(max_size=3))
+def test_frames_are_cut_where_they_were_joined(frames: list[bytes], tail: bytes) -> None:
+    assert split_frames(b"".join(map(frame, frames)) + tail) == frames
+
+
+def test_numbers_by_hand() -> None:
+    assert encode(-1) == b"i\0\0\0\1\xff"
+    assert encode([None, True, "é"]) == b"l\0\0\0\3NTs\0\0\0\2\xc3\xa9"
+    assert encode({"a": 0.5}) == b"d\0\0\0\2s\0\0\0\1af\x3f\xe0\0\0\0\0\0\0"
+    assert math.isnan(decode(b"f\x7f\xf8\0\0\0\0\0\0"))
+    assert decode(encode("\ud800\0")) == "\ud800\0"
+    assert decode(encode(10**1000)) == 10**1000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        b"NN",
+        b"i\xff\xff\xff\xff\0",
+        b"l\xff\xff\xff\xff" + b"N" * 100,
+        b"l\0\0\0\1" * 100_000 + b"N",
+        b"g\0\0\0\0" * 100_000 + b"l\0\0\0\0",
+        b"s\0\0\0\1\xff",
+        b"S\0\0\0\1l\0\0\0\0",
+        b"d\0\0\0\1N",
+        b"g\0\0\0\1aN",
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_hostile_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(data)
+
+
+@pytest.mark.parametrize("tag", [b"S", b"Z", b"d"])
+def test_keys_of_one_hash_are_refused_at_once(tag: bytes) -> None:
+    """Ten thousand multiples of 2**61 - 1 all hash to 0: a set of them takes minutes."""
+    items = b"".join(encode(i * (2**61 - 1)) for i in range(20_000))
+    start = time.monotonic()
+    with pytest.raises(WireError, match="share one hash"):
+        decode(tag + (20_000).to_bytes(4, "big") + items)
+    assert time.monotonic() - start < 2.0
+    assert decode(b"S\0\0\0\x64" + b"T" * 100) == {True}
+    assert MAX_SAME_HASH < 100
+
+
+def test_subclasses_become_their_base() -> None:
+    class Liar(int):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = int.__hash__
+
+        def __add__(self, other: int) -> int:
+            return 99
+
+    decoded = decode(encode([Liar(3), type("Text", (str,), {"encode": None})("a")]))
+    assert [type(item) for item in decoded] == [int, str]
+    assert decoded == [3, "a"]
+
+
+def test_other_iterables_equal_nothing_but_can_be_listed() -> None:
+    decoded = decode(encode(range(3)))
+    assert isinstance(decoded, Items)
+    assert decoded != [0, 1, 2]
+    assert list(decoded) == [0, 1, 2]
+    assert repr(decoded) == "<range of 3 items>"
+
+
+def test_too_deep_too_large_and_unknown_are_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    for value, message in (
+        (loop, "deeper"),
+        ("x" * 2000, "larger"),
+        ([b"y" * 100] * 100, "larger"),
+        (iter(int, 1), "or more items"),
+        (object(), "type object"),
+    ):
+        with pytest.raises(WireError, match=message):
+            encode(value, limit=1000)
