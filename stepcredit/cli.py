@@ -128,9 +128,22 @@ def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; `key=value` may stand before or after an option."""
+    parser = build_parser()
+    args, later = parser.parse_known_args(argv)
+    name = "arguments" if hasattr(args, "arguments") else "overrides"
+    strange = [text for text in later if text.startswith("-") or "=" not in text]
+    if strange or (later and not hasattr(args, name)):
+        parser.error(f"unrecognized arguments: {' '.join(strange or later)}")
+    if later:
+        setattr(args, name, [*getattr(args, name), *later])
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    args = _parse(argv)
     # a user's own `module:name` is usually a file in the folder the command is called from
     sys.path.append(os.getcwd())
     try:

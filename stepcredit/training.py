@@ -17,19 +17,14 @@ def build_config(layer: Layered) -> dict[str, Any]:
     """
     from stepcredit.algos.presets import build as build_preset
     from stepcredit.algos.settings import RunConfig
+    from stepcredit.algos.trainer import check_fit
 
     config = build(RunConfig, layer)
     try:
-        algorithm = build_preset(config.algo.preset, config.algo.further)
+        check_fit(config, build_preset(config.algo.preset, config.algo.further))
         _check_env(config.env.id, config.env.reward, config.env.further)
     except ValueError as error:
         raise UserError(str(error)) from error
-    group, least = config.algo.num_generations, algorithm.min_members
-    if group < least:
-        raise UserError(
-            f"algo.num_generations={group}: {config.algo.preset} compares the samples of a task "
-            f"and needs at least {least}; pass algo.num_generations=8"
-        )
     return config.model_dump(mode="json")
 
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from stepcredit.agents.model import SIZES
 
 
 class Settings(BaseModel):
@@ -54,6 +56,20 @@ class ModelSettings(Settings):
     """Parameters of the tiny decoder: 0.12M | 0.2M | 0.4M | 1M."""
     sft: SFTSettings = SFTSettings()
 
+    @field_validator("name")
+    @classmethod
+    def _only_tiny(cls, name: str) -> str:
+        if name != "tiny":
+            raise ValueError("only the tiny decoder exists; pass model.name=tiny")
+        return name
+
+    @field_validator("size")
+    @classmethod
+    def _known_size(cls, size: str) -> str:
+        if size not in SIZES:
+            raise ValueError(f"must be one of {', '.join(SIZES)}; pass model.size=0.2M")
+        return size
+
 
 class AlgoSettings(OpenSettings):
     """Which preset, on groups of how many samples; further keys are the preset's own."""
@@ -62,6 +78,8 @@ class AlgoSettings(OpenSettings):
     num_generations: int = Field(8, ge=1)
     """Samples of each task; group baselines need at least 2."""
     learning_rate: float = Field(3e-4, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rates rise linearly; Adam's first steps are its roughest."""
     max_grad_norm: float = Field(1.0, gt=0)
 
 
@@ -83,13 +101,19 @@ class RolloutSettings(Settings):
     deterministic: bool = True
     """Lockstep by turn: what a row samples depends on its indices only."""
 
-    @model_validator(mode="after")
-    def _only_what_exists(self) -> "RolloutSettings":
-        if self.engine != "transformers":
-            raise ValueError(f"engine={self.engine!r}: must be transformers")
-        if not self.deterministic:
-            raise ValueError("deterministic=false: only the lockstep mode exists; remove the key")
-        return self
+    @field_validator("engine")
+    @classmethod
+    def _only_transformers(cls, engine: str) -> str:
+        if engine != "transformers":
+            raise ValueError("must be transformers")
+        return engine
+
+    @field_validator("deterministic")
+    @classmethod
+    def _only_lockstep(cls, deterministic: bool) -> bool:
+        if not deterministic:
+            raise ValueError("only the lockstep mode exists; remove the key")
+        return deterministic
 
 
 class TrainSettings(Settings):

@@ -48,7 +48,7 @@ def train(
     for settings that do not fit together and for a folder that holds another run.
     """
     algorithm = build(config.algo.preset, config.algo.further)
-    _check_fit(config, algorithm)
+    check_fit(config, algorithm)
     open_folder(config, out_dir, resume)
     run = _start(config, algorithm, out_dir)
     step, sampled_tokens = run.counters["step"], run.counters["sampled_tokens"]
@@ -128,6 +128,7 @@ class Run:
         paid = kl_in_reward(batch, algorithm.beta) if self._kl_is_paid else batch
         credit = algorithm.advantage(paid)
         shuffle = torch.Generator().manual_seed(derive_seed(train.seed, "shuffle", step))
+        self._set_learning_rates(min(1.0, step / max(1, self.config.algo.warmup_steps)))
         found = update_policy(
             self.learner.policy,
             self.learner.optimizer,
@@ -153,6 +154,13 @@ class Run:
                 shuffle=shuffle,
             )
         return with_credit(groups, batch, credit, algorithm.min_members), found
+
+    def _set_learning_rates(self, share: float) -> None:
+        for group in self.learner.optimizer.param_groups:
+            group["lr"] = share * self.config.algo.learning_rate
+        if self.algorithm.critic is not None and self.learner.critic_optimizer is not None:
+            for group in self.learner.critic_optimizer.param_groups:
+                group["lr"] = share * self.algorithm.critic.learning_rate
 
     @property
     def _kl_is_paid(self) -> bool:
@@ -218,13 +226,13 @@ def _start(config: RunConfig, algorithm: Algorithm, out_dir: Path) -> Run:
     reference = start()[0].requires_grad_(False) if algorithm.beta else None
     renderer = ChatRenderer(tokenizer)
     optimizer = torch.optim.AdamW(
-        policy.parameters(), lr=config.algo.learning_rate, weight_decay=0.0
+        policy.parameters(), lr=config.algo.learning_rate, weight_decay=0.0, fused=True
     )
     learner = Learner(policy=policy, optimizer=optimizer)
     if algorithm.critic is not None:
         critic = value_model(policy)
         critic_optimizer = torch.optim.AdamW(
-            critic.parameters(), lr=algorithm.critic.learning_rate, weight_decay=0.0
+            critic.parameters(), lr=algorithm.critic.learning_rate, weight_decay=0.0, fused=True
         )
         learner = replace(learner, critic=critic, critic_optimizer=critic_optimizer)
     counters = {"step": 0, "sampled_tokens": 0, "wall_s": 0.0, "cpu_s": 0.0}
@@ -249,12 +257,13 @@ def _task(seed: int, kind: str, number: int) -> int:
     return derive_seed(kind, seed, number)
 
 
-def _check_fit(config: RunConfig, algorithm: Algorithm) -> None:
+def check_fit(config: RunConfig, algorithm: Algorithm) -> None:
+    """Raise ValueError for settings that are right by themselves but not together."""
     group = config.algo.num_generations
     if group < algorithm.min_members:
         raise ValueError(
             f"algo.num_generations={group}: {config.algo.preset} compares the samples of a task "
-            f"and needs at least {algorithm.min_members}; pass num_generations=8"
+            f"and needs at least {algorithm.min_members}; pass algo.num_generations=8"
         )
 
 

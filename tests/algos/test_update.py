@@ -190,7 +190,7 @@ def test_a_good_token_becomes_likelier() -> None:
         shuffle=torch.Generator(),
     )
     after, _ = token_logprobs(model, batch.input_ids, batch.attention_mask, 1.0)
-    gain = ((after - before) * sign)[batch.action_mask].mean()
+    gain = ((after - before) * sign)[batch.action_mask].mean().detach()
     assert float(gain) > 0
     assert found["sampling/sampling_logp_difference/max"] < 1e-6
 

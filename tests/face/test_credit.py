@@ -20,7 +20,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sections: dict[str, dict[str, Any]] = {
             "env": {"id": "stepcredit/Doors-v0", "turns": 3, "reward": "dense"},
             "model": {"size": "0.12M", "sft": {"steps": 30}},
-            "algo": {"preset": "ppo_step", "num_generations": 4},
+            "algo": {"preset": "ppo_step", "num_generations": 4, "beta": 0.0},
             "train": {"tasks_per_step": 2, "steps": 3, "eval_episodes": 2},
         }
         train(RunConfig.model_validate(sections), folder / "run")
