@@ -89,6 +89,7 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def _train(config: dict[str, Any], out: Path, resume: bool, console: Console) -> dict[str, Any]:
+    from stepcredit.algos.errors import TrainingError
     from stepcredit.algos.settings import RunConfig
     from stepcredit.algos.trainer import train
 
@@ -116,7 +117,10 @@ def _train(config: dict[str, Any], out: Path, resume: bool, console: Console) ->
                 task, completed=share, step=row["step"], success=shown, speed=f"{speed:,.0f}"
             )
 
-        return train(RunConfig.model_validate(config), out, resume=resume, on_step=on_step)
+        try:
+            return train(RunConfig.model_validate(config), out, resume=resume, on_step=on_step)
+        except TrainingError as error:
+            raise UserError(str(error)) from error
 
 
 def run_compare(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from stepcredit.algos.presets import build
 from stepcredit.algos.settings import RunConfig
 from stepcredit.credit_page import CreditRow
 from stepcredit.envs import make
+from stepcredit.envs.rewards import reward_name
 
 PLACEMENTS = {
     "outcome": "1 at the end if all is right",
@@ -30,28 +30,26 @@ def credit_rows(run_dir: Path) -> list[CreditRow]:
     """Return the most telling trajectory of a run's last saved rollout under each estimator.
 
     Group estimators are computed from the recorded rewards under each of the three set-ups. A
-    critic's values hold for the set-up that it learned from, so that alone is shown.
+    critic's values hold for the set-up that it learned from, so its recorded advantages are shown.
     """
     config = RunConfig.model_validate(yaml.safe_load((run_dir / "config.yaml").read_text()))
     groups = _groups(load_trajectories(_last_file(run_dir)))
     group = max(groups, key=_variety)
+    reward = reward_name(config.env.reward)
     chosen = _member(group)
     tokens = _tokens(live(group)[chosen], config)
     rows = []
     for placement, meaning in PLACEMENTS.items():
         paid = Group(group.group_id, tuple(_repaid(t, placement) for t in live(group)))
         for preset, name in GROUP_PRESETS.items():
-            advantages = _advantages([paid], preset, {})[chosen]
+            advantages = build(preset, {}).advantage(pack([paid], pad_id=0)).advantages[chosen]
             label = f"{name}, {placement}: {meaning}"
             rows.append(_row(label, tokens, paid.trajectories[chosen], advantages))
-    if live(group)[chosen].values is not None:
-        settings = config.algo.further | {"whiten_advantages": False}
-        row_of = sum(len(live(g)) for g in groups[: groups.index(group)]) + chosen
-        advantages = _advantages(groups, config.algo.preset, settings)[row_of]
-        meaning = PLACEMENTS[config.env.reward]
-        label = f"{config.algo.preset} with the run's own critic, {config.env.reward}: {meaning}"
-        row = _row(label, tokens, live(group)[chosen], advantages)
-        rows.append(replace(row, values=_values(live(group)[chosen]).tolist()))
+    trained = live(group)[chosen]
+    if trained.advantages is not None and trained.values is not None:
+        label = f"{config.algo.preset} with its critic, as trained: {PLACEMENTS[reward]}"
+        row = _row(label, tokens, trained, torch.as_tensor(trained.advantages))
+        rows.append(replace(row, values=trained.values.tolist()))
     return rows
 
 
@@ -91,17 +89,6 @@ def _repaid(trajectory: Trajectory, placement: str) -> Trajectory:
     return replace(trajectory, rewards=rewards)
 
 
-def _advantages(groups: Sequence[Group], preset: str, settings: dict[str, Any]) -> torch.Tensor:
-    batch = pack(groups, pad_id=0)
-    members = [t for g in groups for t in live(g)]
-    if all(t.values is not None for t in members):
-        values = torch.zeros_like(batch.rewards)  # [B, T]
-        for row, trajectory in enumerate(members):
-            values[row, : len(trajectory.token_ids)] = _values(trajectory)
-        batch = replace(batch, values=values)
-    return build(preset, settings).advantage(batch).advantages
-
-
 def _row(
     label: str, tokens: list[str], trajectory: Trajectory, advantages: torch.Tensor
 ) -> CreditRow:
@@ -115,11 +102,6 @@ def _row(
         rewards=trajectory.rewards.tolist(),
         advantages=[score if mine else None for score, mine in zip(scores, mask, strict=True)],
     )
-
-
-def _values(trajectory: Trajectory) -> torch.Tensor:
-    assert trajectory.values is not None
-    return torch.as_tensor(trajectory.values)  # [L]
 
 
 def _tokens(trajectory: Trajectory, config: RunConfig) -> list[str]:

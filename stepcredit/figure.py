@@ -98,6 +98,9 @@ def _draw_panel(
     part.suptitle(panel.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     grid = part.subplots(len(rows), columns, squeeze=False, sharey=True)
     last = max((r.curve[-1][0] for r in results), default=1)
+    # Where nothing falls below a half, the upper half is all there is to see.
+    lowest = min((value for r in results for _, value in r.curve), default=0.0)
+    floor = 0.5 if lowest > 0.5 else 0.0
     for i, j in ((i, j) for i in range(len(rows)) for j in range(columns)):
         axes = grid[i][j]
         if j >= len(rows[i]):
@@ -105,6 +108,7 @@ def _draw_panel(
             continue
         cell = rows[i][j]
         _draw_cell(axes, panel, [r for r in results if r.spec.cell == cell], last, colours)
+        axes.set_ylim(floor - 0.02, 1.02)
         axes.set_title(cell_text(cell) if cell else "", fontsize=10, pad=3)
         if j == 0:
             axes.set_ylabel(panel.metric, fontsize=10)
@@ -135,7 +139,6 @@ def _draw_cell(
     if starts:
         axes.axhline(sum(starts) / len(starts), color="#777777", linewidth=1, linestyle=":")
     axes.set_xlim(0, last)
-    axes.set_ylim(-0.02, 1.02)
     axes.grid(color="#e3e3e3", linewidth=0.7)
     axes.tick_params(labelsize=9)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FLAT_STD = 1e-6
-"""A group whose standard deviation is not above this has nothing to tell apart: advantage 0."""
+FLAT = 1e-6
+"""A group that varies by no more than this share of its largest reward has nothing to tell apart:
+its advantages are 0. Single precision rounds at 1e-7."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +99,14 @@ def per_segment(x: Tensor, segment: Tensor) -> Tensor:
     return out.scatter_add(1, segment.clamp(min=0), masked(x, segment >= 0))
 
 
-def group_outcome(
-    rewards: Tensor, action_mask: Tensor, group_index: Tensor, *, scale: bool = True
-) -> Credit:
+def group_outcome(rewards: Tensor, action_mask: Tensor, group_index: Tensor) -> Credit:
     """Outcome-supervised GRPO (arXiv:2402.03300, section 4.1.2).
 
     The return of each sample, centred and divided by its group's standard deviation (n - 1), is the
-    advantage of all its policy tokens. `scale=False` leaves the division out.
+    advantage of all its policy tokens.
     """
-    returns = masked(rewards, action_mask).sum(1)  # [B]
-    advantages = standardise(returns, group_index, scale=scale)  # [B]
+    returns = masked(rewards, action_mask).double().sum(1)  # [B]
+    advantages = standardise(returns, group_index).to(rewards.dtype)  # [B]
     return Credit(masked(advantages[:, None].expand_as(rewards), action_mask))
 
 
@@ -123,28 +122,33 @@ def group_process(
     pooled = rewards[ends]  # [N]
     owner = group_index[:, None].expand_as(ends)[ends]  # [N]
     normalised = torch.zeros_like(rewards)  # [B, T]
-    normalised[ends] = standardise(pooled, owner)
+    normalised[ends] = standardise(pooled, owner).to(rewards.dtype)
     to_come = normalised.flip(1).cumsum(1).flip(1)  # [B, T]
     return Credit(masked(to_come, action_mask))
 
 
-def standardise(x: Tensor, owner: Tensor, *, scale: bool = True) -> Tensor:
-    """Centre `x` [N] within each owner and divide by the owner's standard deviation (n - 1)."""
+def standardise(x: Tensor, owner: Tensor) -> Tensor:
+    """Centre `x` [N] within each owner and divide by the owner's standard deviation (n - 1).
+
+    Computed in double precision; 0 for an owner whose values do not differ (see `FLAT`).
+    """
     if not x.numel():
         return x
+    x = x.double()
     groups = int(owner.max().item()) + 1
     count = torch.bincount(owner, minlength=groups).to(x.dtype)  # [groups]
     mean = x.new_zeros(groups).index_add(0, owner, x) / count.clamp(min=1)
     centred = x - mean[owner]
     variance = x.new_zeros(groups).index_add(0, owner, centred**2) / (count - 1).clamp(min=1)
-    std = variance.sqrt()[owner]
-    flat = std <= FLAT_STD
-    return torch.where(flat, torch.zeros_like(x), centred / std if scale else centred)
+    largest = x.new_zeros(groups).scatter_reduce(0, owner, x.abs(), "amax")  # [groups]
+    flat = variance.sqrt() <= FLAT * largest
+    std = torch.where(flat, torch.inf, variance.sqrt())
+    return centred / std[owner]
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
     """Centre and scale `x` over the masked tokens of the whole batch; 0 elsewhere. [B, T]."""
     kept = x[mask]
-    std = kept.std() if kept.numel() > 1 else kept.new_tensor(0.0)
-    scaled = (x - kept.mean()) / std if std > FLAT_STD else torch.zeros_like(x)
-    return masked(scaled, mask)
+    out = torch.zeros_like(x)  # [B, T]
+    out[mask] = standardise(kept, torch.zeros_like(kept, dtype=torch.int64)).to(x.dtype)
+    return out

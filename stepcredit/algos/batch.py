@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stepcredit.agents.trajectory import Group, Trajectory
+from stepcredit.algos.errors import TrainingError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,11 +51,11 @@ class Batch:
 def pack(groups: Sequence[Group], *, pad_id: int, min_members: int = 1) -> Batch:
     """Pack the live trajectories of every group that kept at least `min_members` of them.
 
-    Raises ValueError where no such group is left, or where a reward lies outside a step's end.
+    Raises TrainingError where no such group is left, or where a reward lies outside a step's end.
     """
     rows = [(i, t) for i, g in enumerate(kept_groups(groups, min_members)) for t in live(g)]
     if not rows:
-        raise ValueError(
+        raise TrainingError(
             f"no group of {len(groups)} kept {min_members} live trajectories: nothing to train on"
         )
     for _, trajectory in rows:
@@ -95,12 +96,12 @@ def _check(trajectory: Trajectory) -> None:
     stray = (trajectory.rewards != 0) & ~trajectory.step_end
     if stray.any():
         at = int(np.flatnonzero(stray)[0])
-        raise ValueError(
+        raise TrainingError(
             f"sample {trajectory.sample_id} of group {trajectory.group_id}: reward "
             f"{trajectory.rewards[at]} at token {at}: must lie on the last policy token of a step"
         )
     if (trajectory.step_end & ~trajectory.action_mask).any():
-        raise ValueError(
+        raise TrainingError(
             f"sample {trajectory.sample_id} of group {trajectory.group_id}: a step ends on a token "
             "that the policy did not sample"
         )

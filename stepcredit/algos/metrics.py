@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepcredit.agents.trajectory import Group, Trajectory
-from stepcredit.algos.advantages import FLAT_STD, Credit
+from stepcredit.algos.advantages import FLAT, Credit
 from stepcredit.algos.batch import Batch, kept_groups, live
 
 
@@ -17,7 +17,8 @@ def results(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         return {}
     out = {
         "success": _mean([float(bool(t.success)) for t in alive]),
-        "outcome": _mean([t.outcome for t in alive if t.outcome is not None]),
+        # An episode cut before it was graded has achieved nothing.
+        "outcome": _mean([t.outcome or 0.0 for t in alive]),
         "reward": _mean([t.ret for t in alive]),
     }
     for name in sorted({name for t in alive for name in t.reward_components}):
@@ -35,19 +36,22 @@ def rollout_metrics(groups: Sequence[Group], min_members: int) -> dict[str, floa
     status = Counter(t.stop_reason if t.live else "error" for t in everyone)
     out |= {f"rollout/status/{name}": n for name, n in sorted(status.items())}
     out["groups/dropped"] = len(groups) - len(kept)
-    out["frac_reward_zero_std"] = _mean([float(_flat([t.ret for t in live(g)])) for g in kept])
-    out["reward_std"] = _mean([float(np.std([t.ret for t in live(g)])) for g in kept])
+    returns = [[t.ret for t in live(g)] for g in kept if len(live(g)) > 1]
+    if returns:
+        out["frac_reward_zero_std"] = _mean([float(_flat(r)) for r in returns])
+        out["reward_std"] = _mean([float(np.std(r, ddof=1)) for r in returns])
     if alive:
         lengths = [int(t.action_mask.sum()) for t in alive]
         out["completions/mean_length"] = _mean(lengths)
         out["completions/max_length"] = max(lengths)
-        out["completions/clipped_ratio"] = _mean([float(t.truncated) for t in alive])
+        clipped = [float(t.truncated or any(t.turn_cut)) for t in alive]
+        out["completions/clipped_ratio"] = _mean(clipped)
         out |= _by_step(alive)
     return out
 
 
 def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
-    """Return the size of the advantages and how many policy tokens got any."""
+    """Return the size of the advantages, before whitening, and how many tokens got any."""
     chosen = credit.advantages[batch.action_mask]
     return {
         "credit/frac_tokens_nonzero": float((chosen != 0).float().mean()),
@@ -64,7 +68,7 @@ def _by_step(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _flat(returns: list[float]) -> bool:
-    return len(returns) < 2 or float(np.std(returns, ddof=1)) <= FLAT_STD
+    return float(np.std(returns, ddof=1)) <= FLAT * max(map(abs, returns))
 
 
 def _mean(values: Sequence[float]) -> float:

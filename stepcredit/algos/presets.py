@@ -21,9 +21,9 @@ from stepcredit.algos.advantages import (
     group_process,
     step_gae,
     token_gae,
-    whiten,
 )
 from stepcredit.algos.batch import Batch
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.losses import clipped, sequence_mean, token_mean
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -60,6 +60,8 @@ class Algorithm:
     """Passes over each rollout."""
     num_mini_batches: int = 1
     """Optimizer steps of one pass."""
+    whiten_advantages: bool = False
+    """Centre and scale the advantages over the policy tokens of the whole batch."""
     min_members: int = 1
     """Live trajectories a group needs; 2 where the group is the baseline."""
 
@@ -101,8 +103,7 @@ def ppo(s: PPOSettings) -> Algorithm:
 
     def advantage(batch: Batch) -> Credit:
         assert batch.values is not None
-        credit = token_gae(batch.rewards, batch.values, batch.action_mask, gamma=s.gamma, lam=s.lam)
-        return _whitened(credit, batch, s)
+        return token_gae(batch.rewards, batch.values, batch.action_mask, gamma=s.gamma, lam=s.lam)
 
     return _ppo(s, advantage)
 
@@ -112,7 +113,7 @@ def ppo_step(s: PPOSettings) -> Algorithm:
 
     def advantage(batch: Batch) -> Credit:
         assert batch.values is not None
-        credit = step_gae(
+        return step_gae(
             batch.rewards,
             batch.values,
             batch.action_mask,
@@ -120,7 +121,6 @@ def ppo_step(s: PPOSettings) -> Algorithm:
             gamma=s.gamma,
             lam=s.lam,
         )
-        return _whitened(credit, batch, s)
 
     return _ppo(s, advantage)
 
@@ -133,12 +133,6 @@ def grpo(s: GRPOSettings) -> Algorithm:
 def grpo_process(s: GRPOSettings) -> Algorithm:
     """GRPO, process-supervised as published: each token gets the steps still to come."""
     return _grpo(s, lambda b: group_process(b.rewards, b.action_mask, b.step_end, b.group_index))
-
-
-def _whitened(credit: Credit, batch: Batch, s: PPOSettings) -> Credit:
-    if not s.whiten_advantages:
-        return credit
-    return Credit(whiten(credit.advantages, batch.action_mask), credit.returns, credit.value_mask)
 
 
 def _ppo(s: PPOSettings, advantage: Callable[[Batch], Credit]) -> Algorithm:
@@ -155,6 +149,7 @@ def _ppo(s: PPOSettings, advantage: Callable[[Batch], Credit]) -> Algorithm:
             cliprange_value=s.cliprange_value,
         ),
         num_iterations=s.num_ppo_epochs,
+        whiten_advantages=s.whiten_advantages,
         num_mini_batches=s.num_mini_batches,
     )
 
@@ -185,23 +180,23 @@ ALGORITHMS: dict[str, tuple[Preset, type[Any]]] = {
 def build(preset: str, settings: dict[str, Any]) -> Algorithm:
     """Compose the named preset, or a user's `module:function`, with the given settings.
 
-    Raises ValueError, naming the nearest valid name, for an unknown preset or setting.
+    Raises TrainingError, naming the nearest valid name, for an unknown preset or setting.
     """
     if ":" in preset:
         return _of_the_user(preset, settings)
     if preset not in ALGORITHMS:
-        raise ValueError(f"algo.preset={preset}: unknown{_nearest(preset, list(ALGORITHMS))}")
+        raise TrainingError(f"algo.preset={preset}: unknown{_nearest(preset, list(ALGORITHMS))}")
     function, kind = ALGORITHMS[preset]
     known = [f.name for f in fields(kind)]
     for key in settings:
         if key not in known:
-            raise ValueError(f"algo.{key}: {preset} has no such setting{_nearest(key, known)}")
+            raise TrainingError(f"algo.{key}: {preset} has no such setting{_nearest(key, known)}")
     try:
         return function(TypeAdapter(kind).validate_python(settings))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"algo.{where}={first['input']}: {first['msg']}") from error
+        raise TrainingError(f"algo.{where}={first['input']}: {first['msg']}") from error
 
 
 def _of_the_user(preset: str, settings: dict[str, Any]) -> Algorithm:
@@ -209,9 +204,9 @@ def _of_the_user(preset: str, settings: dict[str, Any]) -> Algorithm:
     try:
         algorithm = getattr(importlib.import_module(module), name)(**settings)
     except (ImportError, AttributeError, TypeError) as error:
-        raise ValueError(f"algo.preset={preset}: cannot be called: {error}") from error
+        raise TrainingError(f"algo.preset={preset}: cannot be called: {error}") from error
     if not isinstance(algorithm, Algorithm):
-        raise ValueError(
+        raise TrainingError(
             f"algo.preset={preset}: returned {type(algorithm).__name__}, must return an Algorithm"
         )
     return algorithm

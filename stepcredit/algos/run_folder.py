@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.settings import RunConfig
 
 OnStep = Callable[[dict[str, Any]], None]
@@ -16,17 +17,24 @@ OnStep = Callable[[dict[str, Any]], None]
 def open_folder(config: RunConfig, out_dir: Path, resume: bool) -> None:
     """Write config.yaml into an empty folder, or accept one that holds the same run.
 
-    Raises ValueError for a folder that holds another run, or any run without `resume`.
+    Raises TrainingError for a folder that holds another run, or any run without `resume`.
     """
-    ours = yaml.safe_dump(config.model_dump(), sort_keys=False)
     path = out_dir / "config.yaml"
-    if path.exists():
-        if not resume:
-            raise ValueError(f"{out_dir}: holds a run already; pass --resume or another folder")
-        if yaml.safe_load(path.read_text()) != yaml.safe_load(ours):
-            raise ValueError(f"{out_dir}: holds a run of another config; pass another folder")
-    (out_dir / "trajectories").mkdir(parents=True, exist_ok=True)
-    path.write_text(ours)
+    ours = yaml.safe_dump(config.model_dump(), sort_keys=False)
+    if not path.exists():
+        (out_dir / "trajectories").mkdir(parents=True, exist_ok=True)
+        _write_whole(path, ours)
+    elif not resume:
+        raise TrainingError(f"{out_dir}: holds a run already; pass --resume or another folder")
+    elif yaml.safe_load(path.read_text()) != yaml.safe_load(ours):
+        raise TrainingError(f"{out_dir}: holds a run of another config; pass another folder")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that a kill leaves as it was or as it is meant, never half."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 class Clock:
@@ -49,10 +57,18 @@ class Log:
     """metrics.jsonl: one JSON object per step, nothing kept past the checkpoint resumed from."""
 
     def __init__(self, path: Path, *, keep_until: int, on_step: OnStep | None) -> None:
-        """Open the log, dropping the steps after `keep_until` and a torn last line."""
+        """Open the log, dropping the steps after `keep_until` and a torn last line.
+
+        Raises TrainingError where a step up to `keep_until` is missing.
+        """
         self._path, self._on_step = path, on_step
         self.rows = [r for r in _rows(path) if r["step"] <= keep_until]
-        path.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        if keep_until and [r["step"] for r in self.rows] != list(range(keep_until + 1)):
+            raise TrainingError(
+                f"{path}: does not hold every step up to {keep_until}, the last checkpoint's; "
+                "start anew in another folder"
+            )
+        _write_whole(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     @property
     def last(self) -> dict[str, Any] | None:
@@ -87,7 +103,5 @@ def summarise(out_dir: Path, log: Log) -> dict[str, Any]:
         "wall_s": log.last["wall_s"],
         "cpu_s": log.last["cpu_s"],
     }
-    partial_path = out_dir / "summary.json.partial"
-    partial_path.write_text(json.dumps(summary, indent=2))
-    partial_path.replace(out_dir / "summary.json")
+    _write_whole(out_dir / "summary.json", json.dumps(summary, indent=2))
     return summary

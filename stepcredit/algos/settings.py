@@ -96,6 +96,8 @@ class RolloutSettings(Settings):
     """Bound of one call into the environment."""
     max_turns: int | None = Field(None, ge=1)
     """Turns of one episode; null: no limit but the environment's own."""
+    max_wall_s: float | None = Field(None, gt=0)
+    """Seconds of one rollout, after which no turn begins; null: no limit."""
     max_error_share: float = Field(0.5, ge=0, le=1)
     """The run stops when a larger share of a rollout's episodes fails."""
     deterministic: bool = True

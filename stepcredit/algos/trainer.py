@@ -17,9 +17,10 @@ from stepcredit.agents.rollout import EnvPool, Limits, rollout
 from stepcredit.agents.sft import SFT, warm_start
 from stepcredit.agents.trajectory import Group, save_trajectories
 from stepcredit.algos import checkpoint, metrics
-from stepcredit.algos.advantages import Credit
+from stepcredit.algos.advantages import Credit, whiten
 from stepcredit.algos.batch import Batch, kept_groups, pack
 from stepcredit.algos.checkpoint import Learner
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.presets import Algorithm, build
 from stepcredit.algos.run_folder import Clock, Log, OnStep, open_folder, summarise
 from stepcredit.algos.settings import RunConfig
@@ -44,13 +45,23 @@ def train(
     """Train one run into `out_dir` and return its summary.
 
     Leaves config.yaml, metrics.jsonl, trajectories/, checkpoints/ and, at the end, summary.json.
-    With `resume` a folder of the same config goes on after its last checkpoint. Raises ValueError
-    for settings that do not fit together and for a folder that holds another run.
+    With `resume` a folder of the same config goes on after its last checkpoint. Raises
+    TrainingError for settings that do not fit together, for a folder that holds another run, and
+    when a gradient is no longer finite.
     """
     algorithm = build(config.algo.preset, config.algo.further)
     check_fit(config, algorithm)
     open_folder(config, out_dir, resume)
     run = _start(config, algorithm, out_dir)
+    try:
+        return _loop(run, out_dir, on_step)
+    finally:
+        run.envs.close()
+
+
+def _loop(run: "Run", out_dir: Path, on_step: OnStep | None) -> dict[str, Any]:
+    """Rollout, learn, evaluate, record, until the budget is spent."""
+    config, algorithm = run.config, run.algorithm
     step, sampled_tokens = run.counters["step"], run.counters["sampled_tokens"]
     clock = Clock(run.counters["wall_s"], run.counters["cpu_s"])
     log = Log(out_dir / "metrics.jsonl", keep_until=step, on_step=on_step)
@@ -114,6 +125,11 @@ class Run:
         ]
         groups, _ = self._rollout(tasks, 1)
         found = metrics.results([t for g in groups for t in g.trajectories])
+        if not found:
+            error = groups[0].trajectories[0].error
+            raise TrainingError(
+                f"none of {train.eval_episodes} evaluation episodes could be scored: {error}"
+            )
         return {f"eval/{name}": value for name, value in found.items()}
 
     def learn(self, groups: list[Group], step: int) -> tuple[list[Group], dict[str, float]]:
@@ -127,13 +143,14 @@ class Run:
             batch = with_values(batch, self.learner.critic, micro)
         paid = kl_in_reward(batch, algorithm.beta) if self._kl_is_paid else batch
         credit = algorithm.advantage(paid)
+        used = whitened(credit, batch) if algorithm.whiten_advantages else credit
         shuffle = torch.Generator().manual_seed(derive_seed(train.seed, "shuffle", step))
         self._set_learning_rates(min(1.0, step / max(1, self.config.algo.warmup_steps)))
         found = update_policy(
             self.learner.policy,
             self.learner.optimizer,
             batch,
-            credit,
+            used,
             algorithm,
             temperature=temperature,
             micro_batch_size=micro,
@@ -182,10 +199,16 @@ class Run:
                 max_turn_tokens=settings.max_turn_tokens,
                 max_episode_tokens=settings.max_episode_tokens,
                 max_turns=settings.max_turns,
+                max_wall_s=settings.max_wall_s,
                 env_timeout_s=settings.env_timeout_s,
                 max_error_share=settings.max_error_share,
             ),
         )
+
+
+def whitened(credit: Credit, batch: Batch) -> Credit:
+    """Return the credit with its advantages centred and scaled over the policy tokens."""
+    return replace(credit, advantages=whiten(credit.advantages, batch.action_mask))
 
 
 def with_credit(
@@ -258,10 +281,10 @@ def _task(seed: int, kind: str, number: int) -> int:
 
 
 def check_fit(config: RunConfig, algorithm: Algorithm) -> None:
-    """Raise ValueError for settings that are right by themselves but not together."""
+    """Raise TrainingError for settings that are right by themselves but not together."""
     group = config.algo.num_generations
     if group < algorithm.min_members:
-        raise ValueError(
+        raise TrainingError(
             f"algo.num_generations={group}: {config.algo.preset} compares the samples of a task "
             f"and needs at least {algorithm.min_members}; pass algo.num_generations=8"
         )

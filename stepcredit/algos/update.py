@@ -11,6 +11,7 @@ from stepcredit.agents.logprobs import token_logprobs, token_values
 from stepcredit.agents.model import ValueModel
 from stepcredit.algos.advantages import Credit, masked
 from stepcredit.algos.batch import Batch
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.losses import k1, k3, value_loss
 from stepcredit.algos.presets import Algorithm, Critic
 
@@ -66,6 +67,7 @@ def update_policy(
             policy, part, advantages, weights, algorithm, temperature, micro_batch_size
         )
         norm = nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+        _check_finite(norm, "policy")
         optimizer.step()
         history.append(totals | {"grad_norm": float(norm)})
     means = {key: sum(h[key] for h in history) / len(history) for key in history[0]}
@@ -153,7 +155,7 @@ def update_critic(
             loss = errors.sum() / count
             loss.backward()
             total += float(loss.detach())
-        nn.utils.clip_grad_norm_(critic.parameters(), max_grad_norm)
+        _check_finite(nn.utils.clip_grad_norm_(critic.parameters(), max_grad_norm), "critic")
         optimizer.step()
         losses.append(total)
     return {
@@ -170,6 +172,14 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
     if total <= 1e-12:
         return 0.0
     return float(1 - (returns - values).var(correction=0) / total)
+
+
+def _check_finite(norm: Tensor, whose: str) -> None:
+    if not torch.isfinite(norm):
+        raise TrainingError(
+            f"the gradient of the {whose} is {float(norm)}: must be finite; lower the learning "
+            "rate, or look for huge rewards in the last saved trajectories"
+        )
 
 
 def _micro(batch: Batch, size: int) -> Iterator[Batch]:

@@ -13,6 +13,7 @@ import pytest
 
 from stepcredit.agents.trajectory import load_trajectories
 from stepcredit.algos import ALGORITHMS, train
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.settings import RunConfig
 
 TIMES = ("wall_s", "cpu_s")
@@ -119,6 +120,37 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path: Path) -> None:
     train(settings, tmp_path / "killed", resume=True)
     assert log(tmp_path / "whole") == log(tmp_path / "killed")
     assert policy(tmp_path / "whole") == policy(tmp_path / "killed")
+
+
+def test_a_kill_while_resuming_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config(), tmp_path / "run")
+    before = log(tmp_path / "run")
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(), tmp_path / "run", resume=True)
+    assert log(tmp_path / "run") == before
+    train(config(), tmp_path / "run", resume=True)
+    assert log(tmp_path / "run") == before
+
+
+def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path) -> None:
+    train(config(), tmp_path / "run")
+    rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run/metrics.jsonl").write_text("".join([rows[0], *rows[3:]]))
+    with pytest.raises(TrainingError, match="does not hold every step up to 6"):
+        train(config(), tmp_path / "run", resume=True)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        train(config(algo={"learning_rate": 1e30}), tmp_path / "run")
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:

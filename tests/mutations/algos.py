@@ -111,8 +111,8 @@ ALGOS = [
     # Rounding noise of a flat group becomes advantage.
     Mutation(
         file="stepcredit/algos/advantages.py",
-        old="flat = std <= FLAT_STD",
-        new="flat = std <= 0",
+        old="flat = variance.sqrt() <= FLAT * largest",
+        new="flat = variance.sqrt() <= 0",
         test="tests/algos/test_advantages.py::test_equal_rewards_give_no_advantage",
     ),
     # A step that pays nothing leaves the pool.
