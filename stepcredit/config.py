@@ -98,7 +98,7 @@ def read_mapping(path: Path) -> Layered:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        near = _nearby_file(path)
+        near = _nearby_file(path) if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"{path}: cannot be read: {_reason(error)}{near}") from error
     values, origin = parse_yaml(text, path.name)
     if values is None:

@@ -64,8 +64,9 @@ def _size(label: Label, position: int, cells: Sequence[Cell]) -> tuple[float, in
 
 def probe_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The same run cut to a few steps, evaluated before the first and after the last alone."""
-    short = {"steps": PROBE_STEPS, "eval_every": 0, "save_every": 0, "trajectories_every": 0}
-    return {**config, "train": {**config["train"], **short}}
+    short = {"steps": PROBE_STEPS, "sampled_tokens": None}
+    quiet = {"eval_every": 0, "save_every": 0, "trajectories_every": 0}
+    return {**config, "train": {**config["train"], **short, **quiet}}
 
 
 def probed_cost(folder: Path, config: Mapping[str, Any]) -> Cost:
@@ -115,5 +116,6 @@ def estimate(specs: Sequence[RunSpec], costs: Mapping[Kind, Cost], num_workers: 
 
 
 def _warm_key(spec: RunSpec) -> str:
-    env = {key: value for key, value in spec.config["env"].items() if key != "reward"}
-    return json.dumps([env, spec.config.get("model"), spec.seed], sort_keys=True, default=str)
+    model = spec.config.get("model", {})
+    env = {**spec.config["env"], **model.get("sft", {}).get("env", {}), "reward": ""}
+    return json.dumps([env, model, spec.seed], sort_keys=True, default=str)

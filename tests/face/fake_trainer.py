@@ -46,7 +46,8 @@ def run_one(
                 os._exit(9)
             share = tokens / 2560
             success = 0.3 + 0.65 * (1 - math.exp(-2 * speed * share)) + lift * min(1, 4 * share)
-            last = step >= train["steps"] or tokens >= train["sampled_tokens"]
+            budget = train["sampled_tokens"]
+            last = step >= train["steps"] or (budget is not None and tokens >= budget)
             row = {
                 "step": step,
                 "sampled_tokens": tokens,

@@ -229,4 +229,6 @@ def test_cost_of_a_full_run_from_a_few_steps(tmp_path: Path) -> None:
     cost = probed_cost(tmp_path, {"train": train})
     assert (cost.train_cpu_s, cost.train_wall_s) == (18.0, 36.0)
     assert (cost.warm_cpu_s, cost.warm_wall_s) == (5.0, 4.0)
-    assert probe_config({"env": {}, "train": train})["train"]["steps"] == 4
+    short = probe_config({"env": {}, "train": train})["train"]
+    # A budget smaller than the probe must not end it before its steps can be timed.
+    assert (short["steps"], short["sampled_tokens"]) == (4, None)
