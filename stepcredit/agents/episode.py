@@ -1,9 +1,7 @@
 """One episode while it grows: tokens, rewards and messages are appended, never rewritten."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from numbers import Real
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,10 +9,15 @@ import numpy as np
 
 from stepcredit.agents.engines.base import Completion
 from stepcredit.agents.placement import UNJUDGED, place_rewards
-from stepcredit.agents.render import as_messages
 from stepcredit.agents.trajectory import Trajectory
 from stepcredit.envs import Env, EnvError, Message, RewardSetup, StepReward
-from stepcredit.envs.core import is_messages
+from stepcredit.envs.contract import (
+    checked_info,
+    checked_messages,
+    checked_number,
+    checked_text,
+    shown,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,8 @@ class Episode:
     def fail(self, error: str) -> None:
         """End the episode as one that could not be scored."""
         self.outcome = self.success = None
-        self.stop_reason, self.error = "error", error
+        # What it quotes may be no storable text.
+        self.stop_reason, self.error = "error", error.encode(errors="replace").decode()
 
     def trajectory(self) -> Trajectory:
         """Return the finished episode."""
@@ -198,7 +202,10 @@ class Episode:
         """Put a turn's rewards on its tokens; raises SpanError."""
         info = turn.reply.info
         reward = turn.reply.reward + owed
-        judged: list[StepReward] = info.get("step_rewards", [])
+        judged: list[StepReward] = sorted(info.get("step_rewards", []), key=lambda s: s.start)
+        if owed and judged:
+            # On the last step that there is: what is owed makes no step of its own.
+            judged[-1] = replace(judged[-1], value=judged[-1].value + owed)
         placed = place_rewards(turn.spans, turn.length, reward, judged)
         own_reward: float = info.get("env_reward", turn.reply.reward)
         own_judged: list[StepReward] = info.get("env_step_rewards", judged)
@@ -230,8 +237,8 @@ def reset_env(episode: Episode) -> Reply:
         seed=episode.seed, options=options if isinstance(env.unwrapped, Env) else None
     )
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise EnvError(f"reset() returned {_short(answer)}: must be (observation, info)")
-    return Reply(messages=_messages(answer[0]), state_key=_state_key(env))
+        raise EnvError(f"reset() returned {shown(answer)}: must be (observation, info)")
+    return Reply(messages=checked_messages(answer[0]), state_key=_state_key(env))
 
 
 def step_env(episode: Episode, action: str) -> Reply:
@@ -239,59 +246,28 @@ def step_env(episode: Episode, action: str) -> Reply:
     answer: Any = episode.env.step(action)
     if not (isinstance(answer, tuple) and len(answer) == 5):
         raise EnvError(
-            f"step() returned {_short(answer)}: must be five values "
+            f"step() returned {shown(answer)}: must be five values "
             "(observation, reward, terminated, truncated, info)"
         )
     obs, reward, terminated, truncated, info = answer
     if not isinstance(info, dict):
-        raise EnvError(f"info={_short(info)}: must be a dict; return {{}} for none")
+        raise EnvError(f"info={shown(info)}: must be a dict; return {{}} for none")
     if info.get("status", "ok") != "ok":
         raise EnvError(f"the environment could not score: {info.get('error', 'no reason given')}")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
-            raise EnvError(f"{name}={_short(flag)}: must be a bool")
+            raise EnvError(f"{name}={shown(flag)}: must be a bool")
     ended = bool(terminated or truncated)
     return Reply(
-        messages=[] if ended and obs == "" else _messages(obs),
+        messages=[] if ended and obs == "" else checked_messages(obs),
         state_key=None if ended else _state_key(episode.env),
-        reward=_finite("reward", reward),
+        reward=checked_number("reward", reward),
         terminated=bool(terminated),
         truncated=bool(truncated),
-        info=_checked_info(info),
+        info=checked_info(info),
     )
-
-
-def _checked_info(info: dict[str, Any]) -> dict[str, Any]:
-    for name in ("step_rewards", "env_step_rewards"):
-        for span in info.get(name, ()):
-            if not isinstance(span, StepReward):
-                raise EnvError(f"{name} holds {_short(span)}: must be a StepReward")
-    if "outcome" in info and not 0.0 <= _finite("outcome", info["outcome"]) <= 1.0:
-        raise EnvError(f"outcome={info['outcome']}: must be in [0, 1]")
-    for name, value in info.get("components", {}).items():
-        _finite(f"components[{name!r}]", value)
-    return info
-
-
-def _finite(name: str, value: Any) -> float:
-    if not isinstance(value, Real | np.number | np.bool_) or not math.isfinite(float(value)):
-        raise EnvError(f"{name}={_short(value)}: must be a finite number")
-    return float(value)
-
-
-def _messages(obs: Any) -> list[Message]:
-    if not isinstance(obs, str) and not is_messages(obs):
-        raise EnvError(
-            f"observation={_short(obs)}: must be a text or a list of messages with role and content"
-        )
-    return as_messages(obs)
 
 
 def _state_key(env: gym.Env[Any, Any]) -> str | None:
     named = getattr(env.unwrapped, "state_key", None)
-    return None if named is None else str(named())
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return None if named is None else checked_text("state_key", str(named()))

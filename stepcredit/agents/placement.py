@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from stepcredit.agents.errors import SpanError
 from stepcredit.envs import StepReward
+from stepcredit.envs.contract import left_over
 
 UNJUDGED = -1
-# Below this a left-over is the rounding of the environment's own sum.
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +54,14 @@ def place_rewards(
         if owner[cover] == UNJUDGED:
             owner[cover] = number
         value[owner[cover]] = value.get(owner[cover], 0.0) + span.value
-    left_over = reward - math.fsum(span.value for span in spans)
-    if abs(left_over) > ROUNDING:
+    rest = left_over(reward, spans)
+    if rest:
         if owner[-1] == UNJUDGED:
             tail = len(owner) - next(
                 (i for i, step in enumerate(reversed(owner)) if step != UNJUDGED), len(owner)
             )
             owner[tail:] = [len(spans)] * (len(owner) - tail)
-        value[owner[-1]] = value.get(owner[-1], 0.0) + left_over
+        value[owner[-1]] = value.get(owner[-1], 0.0) + rest
     return _placed(owner, value)
 
 

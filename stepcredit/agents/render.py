@@ -11,7 +11,7 @@ from typing import TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from stepcredit.agents.errors import EncodingError, TemplateError
-from stepcredit.envs import Message, Obs
+from stepcredit.envs import Message
 
 MARK = "@@REPLY@@"
 REPLACEMENT = "\ufffd"
@@ -22,11 +22,6 @@ WINDOW = 8
 Pairs = tuple[tuple[str, str], ...]
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
-
-
-def as_messages(obs: Obs) -> list[Message]:
-    """Return an observation as messages; a text is one user message."""
-    return [Message(role="user", content=obs)] if isinstance(obs, str) else list(obs)
 
 
 class ChatRenderer:
@@ -64,14 +59,6 @@ class ChatRenderer:
         """
         text, spans = self._action(tuple(sampled))
         return text, list(spans)
-
-    def action_text(self, sampled: Sequence[int]) -> str:
-        """Return the text of a turn's sampled ids."""
-        return self.action(sampled)[0]
-
-    def token_spans(self, sampled: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the character range of each sampled id."""
-        return self.action(sampled)[1]
 
     def _encode_prompt(self, messages: Pairs) -> list[int]:
         return _encode(self.tokenizer, _render(self.tokenizer, _messages(messages), True))

@@ -8,13 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from stepcredit.agents.bounded import MAX_WORKERS, call_all
 from stepcredit.agents.engines.base import Engine, Session
 from stepcredit.agents.episode import Episode, Reply, TaskSpec, reset_env, step_env
 from stepcredit.agents.errors import AgentError, RolloutError
 from stepcredit.agents.render import ChatRenderer
 from stepcredit.agents.trajectory import Group
 from stepcredit.envs import derive_seed
+from stepcredit.envs.bounded import MAX_WORKERS, call_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ def _play(
     begun: float,
 ) -> None:
     """Reset every environment, then take turns until all episodes have ended."""
-    workers = MAX_WORKERS if getattr(episodes[0].env.unwrapped, "blocking", False) else 1
-    calls = partial(call_all, timeout_s=limits.env_timeout_s, workers=workers)
+    workers, most = _threads(episodes[0].env)
+    calls = partial(call_all, timeout_s=limits.env_timeout_s, workers=workers, most=most)
     for episode, outcome in zip(
         episodes, calls([partial(reset_env, e) for e in episodes]), strict=True
     ):
@@ -121,6 +121,14 @@ def _play(
         if not rows:
             return
         _turn(session, renderer, episodes, rows, samplers, limits.max_turn_tokens, cap, calls)
+
+
+def _threads(env: gym.Env[Any, Any]) -> tuple[int, int]:
+    """Return how many calls to make at once, and how many at most once some of them hang."""
+    blocking = getattr(env.unwrapped, "blocking", False)
+    if isinstance(blocking, int) and not isinstance(blocking, bool):
+        return blocking, blocking
+    return (MAX_WORKERS if blocking else 1), MAX_WORKERS
 
 
 def _open(

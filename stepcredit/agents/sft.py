@@ -3,8 +3,6 @@
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,11 +12,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+import transformers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 import stepcredit
+from stepcredit.agents.cache import cache_folder, cached, code_hash
 from stepcredit.agents.engines.base import Completion
 from stepcredit.agents.episode import Episode, TaskSpec, reset_env, step_env
 from stepcredit.agents.errors import ModelError
@@ -28,8 +26,12 @@ from stepcredit.agents.render import ChatRenderer
 from stepcredit.agents.tokenizer import build_char_tokenizer
 from stepcredit.agents.trajectory import Trajectory
 from stepcredit.envs import derive_seed, make
+from stepcredit.envs.bounded import HangError, call_all
 
-PROBES = 8
+PROBES = 64
+"""Demonstrations that stand for the environment's behaviour, and the fewest to judge it by."""
+MAX_HANGS = 3
+MAX_ERROR_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,51 +56,103 @@ def warm_start(
     seed: int,
     sft: SFT,
     cache_dir: str | Path | None = None,
+    max_episode_tokens: int = 2048,
+    env_timeout_s: float = 20.0,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """Return a policy that imitates the environment's demonstrations, and its tokenizer.
 
     Weights, tasks and demonstrations are fresh for each `seed`. The result is kept in `cache_dir`
     (default: $STEPCREDIT_CACHE, else ~/.cache/stepcredit) under a hash of all that it depends on;
-    the reward set-up is not among that. Raises ModelError for an environment without
-    `demonstration` or `alphabet`.
+    the reward set-up is not among that. A demonstration ends at `max_episode_tokens`, and counts as
+    failed after `env_timeout_s` seconds. Raises ModelError for an environment without
+    `demonstration` or `alphabet`, and where more than half of the demonstrations fail, or three
+    hang.
     """
     kwargs = {name: value for name, value in env_kwargs.items() if name != "reward"}
-    env = make(env_id, **kwargs)
+    stage = _Stage(partial(make, env_id, **kwargs), seed, max_episode_tokens, env_timeout_s)
     try:
-        tokenizer = build_char_tokenizer(_alphabet(env))
+        tokenizer = build_char_tokenizer(_alphabet(stage.env))
         renderer = ChatRenderer(tokenizer)
-        # The first demonstrations stand for the environment's code, which may change under its id.
-        probes = [_demonstrate(env, renderer, seed, i).token_ids.tolist() for i in range(PROBES)]
+        probes = [stage.play(renderer, number) for number in range(PROBES)]
         content = {
             "env": [env_id, sorted(kwargs.items())],
-            "alphabet": sorted(set(_alphabet(env))),
-            "probes": probes,
+            "alphabet": sorted(set(_alphabet(stage.env))),
+            # The environment's code may change under its id: its text, and what it does.
+            "code": code_hash(type(stage.env.unwrapped)),
+            "probes": [None if each is None else each.token_ids.tolist() for each in probes],
+            "max_episode_tokens": max_episode_tokens,
             "model": [size, seed],
             "sft": asdict(sft),
-            "version": stepcredit.__version__,
+            "versions": [stepcredit.__version__, torch.__version__, transformers.__version__],
         }
         name = hashlib.sha256(json.dumps(content, default=repr).encode()).hexdigest()[:32]
-        entry = _cache(cache_dir) / f"warm-start-{name}.safetensors"
+        entry = cache_folder(cache_dir) / f"warm-start-{name}.safetensors"
         fresh = partial(build_tiny, len(tokenizer), size, derive_seed("model", seed))
-        train = partial(_train, env=env, renderer=renderer, seed=seed, sft=sft)
-        return _cached(entry, fresh, train).eval(), tokenizer
+        train = partial(_train, stage=stage, probes=probes, renderer=renderer, seed=seed, sft=sft)
+        return cached(entry, fresh, train).eval(), tokenizer
     finally:
-        env.close()
+        stage.close()
+
+
+class _Stage:
+    """Where demonstrations are played: one environment, replaced by a new one when it fails."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any]],
+        seed: int,
+        max_episode_tokens: int,
+        env_timeout_s: float,
+    ):
+        self.make_env, self.env = make_env, make_env()
+        self.seed, self.cap, self.timeout_s = seed, max_episode_tokens, env_timeout_s
+        self.played, self.hangs = 0, 0
+        self.failures: list[str] = []
+
+    def play(self, renderer: ChatRenderer, number: int) -> Trajectory | None:
+        """Return the `number`-th demonstration, None for one that failed; raises ModelError."""
+        self.played += 1
+        call = partial(_demonstrate, self.env, renderer, self.seed, number, self.cap)
+        (outcome,) = call_all([call], timeout_s=self.timeout_s)
+        if not outcome.error:
+            played: Trajectory = outcome.value
+            return played
+        self.failures.append(outcome.error)
+        self.hangs += isinstance(outcome.problem, HangError)
+        allowed = MAX_ERROR_SHARE * max(self.played, PROBES)
+        if len(self.failures) > allowed or self.hangs == MAX_HANGS:
+            raise ModelError(
+                f"{len(self.failures)} of {self.played} demonstrations of "
+                f"{type(self.env.unwrapped).__name__} failed, {self.hangs} of them by a hang: "
+                f"mend the environment; the first failure was: {self.failures[0]}"
+            ) from outcome.problem
+        self.close()
+        self.env = self.make_env()
+        return None
+
+    def close(self) -> None:
+        """Close the environment, whatever state it is in."""
+        call_all([self.env.close], timeout_s=self.timeout_s)
 
 
 def _train(
     model: LlamaForCausalLM,
     *,
-    env: gym.Env[Any, Any],
+    stage: _Stage,
+    probes: list[Trajectory | None],
     renderer: ChatRenderer,
     seed: int,
     sft: SFT,
 ) -> None:
+    wanted = min(sft.demonstrations, sft.steps * sft.batch_turns)
     played: list[Trajectory] = []
-    turns = 0
-    while turns < min(sft.demonstrations, sft.steps * sft.batch_turns):
-        played.append(_demonstrate(env, renderer, seed, len(played)))
-        turns += len(played[-1].turn_cut)
+    turns = number = 0
+    while turns < wanted:
+        one = probes[number] if number < len(probes) else stage.play(renderer, number)
+        number += 1
+        if one is not None:
+            played.append(one)
+            turns += len(one.turn_cut)
     if played:
         imitate(model, played, sft, seed=seed, pad_id=renderer.pad_id)
 
@@ -154,9 +208,9 @@ def _padded(rows: list[Trajectory], pad_id: int) -> tuple[torch.Tensor, torch.Te
 
 
 def _demonstrate(
-    env: gym.Env[Any, Any], renderer: ChatRenderer, seed: int, number: int
+    env: gym.Env[Any, Any], renderer: ChatRenderer, seed: int, number: int, cap: int
 ) -> Trajectory:
-    """Return the expert's episode on the `number`-th task of this seed."""
+    """Return the expert's episode on the `number`-th task of this seed, of `cap` tokens at most."""
     rng = np.random.default_rng(derive_seed("expert", seed, number))
     episode = Episode(
         spec=TaskSpec(group_id=str(number), task=derive_seed("sft task", seed, number)),
@@ -169,16 +223,24 @@ def _demonstrate(
     )
     reply = reset_env(episode)
     episode.next_ids = renderer.prompt(reply.messages)
+    if len(episode.next_ids) >= cap:
+        raise ModelError(
+            f"the prompt of {len(episode.next_ids)} tokens leaves no room to answer within {cap}"
+        )
     act: Callable[[np.random.Generator], str] = env.unwrapped.demonstration  # type: ignore[attr-defined]  # checked by _alphabet
     while not episode.done:
+        if len(episode.token_ids) + len(episode.next_ids) >= cap:
+            episode.cut("token_limit")
+            break
         episode.read(episode.next_ids)
-        text = act(rng)
-        ids = renderer.reply(text)
+        said = renderer.reply(act(rng))
+        ids = said[: cap - len(episode.token_ids)]
+        text, spans = renderer.action(ids)
         episode.say(
             Completion(
                 token_ids=ids,
                 logprobs=[0.0] * len(ids),
-                finish_reason="stop",
+                finish_reason="stop" if ids == said else "length",
                 policy_version=0,
             ),
             text,
@@ -186,7 +248,7 @@ def _demonstrate(
         if getattr(env.unwrapped, "one_turn", False):
             break  # nothing is read any more, and judging it may be costly
         reply = step_env(episode, text)
-        episode.judge(reply, renderer.token_spans(ids), len(text))
+        episode.judge(reply, spans, len(text))
         episode.next_ids = renderer.delta(reply.messages)
     return episode.trajectory()
 
@@ -200,34 +262,3 @@ def _alphabet(env: gym.Env[Any, Any]) -> str:
             )
     text: str = env.unwrapped.alphabet  # type: ignore[attr-defined]  # just looked for
     return text
-
-
-def _cache(cache_dir: str | Path | None) -> Path:
-    return Path(
-        cache_dir or os.environ.get("STEPCREDIT_CACHE") or "~/.cache/stepcredit"
-    ).expanduser()
-
-
-def _cached(
-    entry: Path, fresh: Callable[[], LlamaForCausalLM], train: Callable[[LlamaForCausalLM], None]
-) -> LlamaForCausalLM:
-    """Return the model kept in `entry`; train it where there is none or it cannot be read."""
-    model = fresh()
-    if _loaded(entry, model):
-        return model
-    model = fresh()
-    train(model)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all, also where two processes train the same model at once.
-    with tempfile.NamedTemporaryFile(prefix=".part-", dir=entry.parent, delete=False) as part:
-        part.write(save(model.state_dict()))
-    Path(part.name).replace(entry)
-    return model
-
-
-def _loaded(entry: Path, model: LlamaForCausalLM) -> bool:
-    try:
-        model.load_state_dict(load(entry.read_bytes()))
-    except (OSError, SafetensorError, RuntimeError):
-        return False
-    return True

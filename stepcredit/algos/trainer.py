@@ -244,6 +244,8 @@ def _start(config: RunConfig, algorithm: Algorithm, out_dir: Path) -> Run:
         size=config.model.size,
         seed=seed,
         sft=SFT(**settings.model_dump(exclude={"env"})),
+        max_episode_tokens=config.rollout.max_episode_tokens,
+        env_timeout_s=config.rollout.env_timeout_s,
     )
     policy, tokenizer = start()
     reference = start()[0].requires_grad_(False) if algorithm.beta else None

@@ -1,7 +1,8 @@
 """The contract check: plays an environment in every way a training run will and names what breaks.
 
-Rules: ``make``, ``hangs``, ``raises``, ``tuple``, ``types``, ``finite``, ``spans``, ``json``,
-``status``, ``outcome``, ``ends``, ``gold``, ``deterministic``, ``leak``, ``task``, ``close``.
+Rules: ``make``, ``copy``, ``actions``, ``hangs``, ``raises``, ``tuple``, ``types``, ``finite``,
+``spans``, ``json``, ``status``, ``outcome``, ``ends``, ``gold``, ``deterministic``, ``leak``,
+``task``, ``close``.
 """
 
 import copy
@@ -13,8 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from stepcredit.envs.check_play import Broken, Episode, Player, random_policy, repeat_policy, short
+from stepcredit.envs.bounded import described
+from stepcredit.envs.check_play import Broken, Episode, Player, random_policy, repeat_policy
 from stepcredit.envs.check_values import Problem, same
+from stepcredit.envs.contract import shown
 from stepcredit.envs.core import Env
 from stepcredit.envs.errors import EnvError
 from stepcredit.envs.registry import make
@@ -49,7 +52,10 @@ def check_env(
         create = partial(make, env_or_id, **kwargs)
     else:
         create = partial(env_or_id, **kwargs)
-    fresh = partial(_fresh, player, create)
+    making = ("copying the environment", "copy")
+    if not isinstance(env_or_id, gym.Env):
+        making = ("making the environment", "make")
+    fresh = partial(_fresh, player, create, *making)
     try:
         _check_episodes(player, fresh)
         if not player.problems:
@@ -57,13 +63,23 @@ def check_env(
         _check_close(player, fresh)
     except Broken as broken:
         player.add(broken.problem)
+    except EnvError:
+        raise
+    except (Exception, SystemExit) as error:  # from the values themselves, when looked at
+        player.add(
+            Problem(
+                "types",
+                f"looking at what it returned raised {described(error)}: values must be plain",
+                "return text, numbers, bools, and lists and dicts of them",
+            )
+        )
     return player.problems
 
 
-def _fresh(player: Player, create: Callable[[], Any]) -> gym.Env[Any, Any]:
+def _fresh(player: Player, create: Callable[[], Any], what: str, rule: str) -> gym.Env[Any, Any]:
     """Makes a new environment, without the wrappers whose own errors would hide its errors."""
     try:
-        env = player.call("making the environment", create, rule="make")
+        env = player.call(what, create, rule)
     except Broken as broken:
         if isinstance(broken.__cause__, EnvError):
             raise broken.__cause__ from None
@@ -81,6 +97,14 @@ def _fresh(player: Player, create: Callable[[], Any]) -> gym.Env[Any, Any]:
         env = env.env
     if limit is not None and env.spec is not None:
         env.spec.max_episode_steps = limit
+    if not isinstance(player.call("action_space.sample()", lambda: env.action_space.sample()), str):
+        raise Broken(
+            Problem(
+                "actions",
+                f"action_space is {shown(env.action_space)}: actions must be text",
+                "use stepcredit.envs.TextSpace() and read the text in step()",
+            )
+        )
     return env
 
 
@@ -182,7 +206,7 @@ def _differs(rule: str, condition: str, first: Episode, second: Episode) -> Prob
     )
     return Problem(
         rule,
-        f"with {condition} and the same actions, step {step} gave {short(two)} "
-        f"instead of {short(one)}: must be equal",
+        f"with {condition} and the same actions, step {step} gave {shown(two)} "
+        f"instead of {shown(one)}: must be equal",
         fixes[rule],
     )

@@ -1,6 +1,5 @@
 """The part of the contract check that plays: bounded calls, whole episodes, what they showed."""
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,13 +8,15 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from stepcredit.envs.bounded import HangError, bounded_call
+from stepcredit.envs.bounded import HangError, call_all
 from stepcredit.envs.check_values import Problem, check_end, check_reset, check_step
+from stepcredit.envs.contract import shown
 
 STEP_LIMIT = 1000
 
 _RAISE_FIXES = {
     "make": "mend the constructor",
+    "copy": "pass the class or the id instead of an instance",
     "raises": "judge bad input as wrong (reward 0); when the environment itself fails return "
     "info['status'] = 'error'",
     "close": "let close() work on a new, a used and a closed environment",
@@ -57,24 +58,21 @@ class Player:
 
     def call(self, what: str, function: Callable[[], T], rule: str = "raises") -> T:
         """Returns ``function()``; raises `Broken` when it hangs or raises."""
-        try:
-            return bounded_call(function, self.call_timeout)
-        except HangError:
+        (outcome,) = call_all([function], timeout_s=self.call_timeout)
+        if isinstance(outcome.problem, HangError):
             raise Broken(
                 Problem(
                     "hangs",
                     f"{what} did not return within {self.call_timeout:g} s: every call must",
                     "bound every wait inside the environment, or pass a longer call_timeout",
                 )
-            ) from None
-        except Exception as error:
+            )
+        if outcome.problem is not None:
             raise Broken(
-                Problem(
-                    rule,
-                    f"{what} raised {type(error).__name__}: {error}{_place(error)}: must not raise",
-                    _RAISE_FIXES[rule],
-                )
-            ) from error
+                Problem(rule, f"{what} raised {outcome.error}: must not raise", _RAISE_FIXES[rule])
+            ) from outcome.problem
+        value: T = outcome.value
+        return value
 
     def play(
         self,
@@ -92,7 +90,7 @@ class Player:
         limit = env.spec.max_episode_steps if env.spec is not None else None
         for number in range(STEP_LIMIT):
             action = policy(env, number)
-            result = self.call(f"step({short(action)})", partial(env.step, action))
+            result = self.call(f"step({shown(action)})", partial(env.step, action))
             self._judge(check_step(result, action))
             obs, reward, terminated, truncated, info = result
             spans = info.get("step_rewards")
@@ -135,17 +133,3 @@ def random_policy(seed: int) -> Policy:
 def repeat_policy(episode: Episode) -> Policy:
     """Repeats the actions of an episode, then says nothing."""
     return lambda _, step: episode.actions[step] if step < len(episode.actions) else ""
-
-
-def short(value: object) -> str:
-    """The value as Python would write it, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _place(error: BaseException) -> str:
-    """Where an exception came from: the innermost frame's file and line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    return f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})"

@@ -1,8 +1,7 @@
 """The part of the contract check that looks at one returned value at a time."""
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
@@ -10,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from stepcredit.envs.contract import MAX_NUMBER, checked_info, checked_messages, is_number, shown
 from stepcredit.envs.core import StepReward, is_messages
+from stepcredit.envs.errors import EnvError
 
 _SPAN_KEYS = ("step_rewards", "env_step_rewards")
 
@@ -79,6 +80,10 @@ def check_step(result: Any, action: str) -> list[Problem]:
     return [
         *_finite("reward", reward),
         *_spans(info.get("step_rewards", []), action),
+        *_refused(
+            lambda: checked_info({"components": info.get("components", {})}),
+            "name the parts of the reward by text and give each a number",
+        ),
         *_json("step", info),
     ]
 
@@ -121,6 +126,8 @@ def _types(where: str, obs: Any, info: Any) -> list[Problem]:
                 "return text, or [{'role': 'user', 'content': ...}]",
             )
         )
+    else:
+        problems += _refused(lambda: checked_messages(obs), "return text that UTF-8 can hold")
     if not isinstance(info, dict):
         problems.append(
             Problem(
@@ -130,13 +137,22 @@ def _types(where: str, obs: Any, info: Any) -> list[Problem]:
     return problems
 
 
-def _finite(what: str, value: Real) -> list[Problem]:
-    if math.isfinite(value):
+def _refused(look: Callable[[], Any], fix: str) -> list[Problem]:
+    """The problem that a rollout would have with a value, where it has one."""
+    try:
+        look()
+    except EnvError as problem:
+        return [Problem("types", f"{problem}", fix)]
+    return []
+
+
+def _finite(what: str, value: Any) -> list[Problem]:
+    if is_number(value):
         return []
     return [
         Problem(
             "finite",
-            f"{what} is {value}: must be finite",
+            f"{what} is {shown(value)}: must be finite, at most {MAX_NUMBER:g} in size",
             "judge the case it comes from as wrong, or report info['status'] = 'error'",
         )
     ]
@@ -208,5 +224,4 @@ def same(one: Any, two: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"{type(value).__name__} {shown(value)}"

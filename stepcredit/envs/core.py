@@ -23,12 +23,16 @@ Keys of ``info`` that mean something on a step:
 * ``status``: ``"error"`` when the environment could not score (with ``error``, a text); such an
   episode counts nowhere.
 
+Numbers lie between -1e30 and 1e30, and texts can be stored as UTF-8: no lone surrogates.
+
 An environment may also offer any of these, found by name:
 
 * ``gold() -> str``: the right action for the current state.
 * ``demonstration(rng) -> str``: a noisy expert's action for the current state.
 * ``alphabet: str``: every character that its texts and sensible actions use.
 * ``one_turn: bool``: every episode ends with its first action.
+* ``blocking: bool | int``: its calls wait for something outside, so that those of several episodes
+  are made side by side; a number says how many at once are not kept waiting by one another.
 * ``state_key() -> str``: what of the current state the agent can see, equal for equal states.
 """
 

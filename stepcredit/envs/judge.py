@@ -6,6 +6,9 @@ import threading
 
 from stepcredit.sandbox import Sandbox, open_sandbox
 
+# Jails per process, and so how many programs are worth submitting at once: one more would wait.
+WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 _lock = threading.Lock()
 _open: dict[tuple[int, str], Sandbox] = {}
 
@@ -19,8 +22,18 @@ def shared_sandbox(backend: str) -> Sandbox:
     key = (os.getpid(), backend)
     with _lock:
         if key not in _open:
-            _open[key] = open_sandbox(backend)
+            _open[key] = open_sandbox(backend, workers=WORKERS)
         return _open[key]
+
+
+def _unlock() -> None:
+    """Another thread may have held the lock at a fork; in the child nobody will release it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 @atexit.register

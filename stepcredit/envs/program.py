@@ -1,5 +1,6 @@
 """Program: a function of T statements, each judged by running the program up to it."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -8,8 +9,8 @@ import numpy as np
 from stepcredit.envs.core import Env, Obs, StepResult, StepReward, derive_seed
 from stepcredit.envs.errors import real_number, whole_number
 from stepcredit.envs.facts import DIGITS, make_facts
-from stepcredit.envs.judge import shared_sandbox
-from stepcredit.sandbox import SandboxUnavailable
+from stepcredit.envs.judge import WORKERS, shared_sandbox
+from stepcredit.sandbox import SandboxUnavailable, TestResult
 
 HEADER = "def f(x):"
 RETURN = "return x"
@@ -34,7 +35,9 @@ def f(number, x):
     return space["f"](x)
 """
 
-_CUT_SHORT = ("timeout", "memory", "output_limit")
+# Wall-clock limit of a run. A text is run twice at most: once with its beginnings, once alone.
+# Right programs of 64 statements take up to .12 s where two others work on every processor.
+RUN_SECONDS = 0.5
 
 
 class Program(Env):
@@ -42,14 +45,20 @@ class Program(Env):
 
     The prompt names them by two characters each: ``a3m2k7`` is ``x+=3``, then ``x*=2``, then what
     ``k7`` stands for in this world, which has to be learnt. The answer is ``def f(x):``, one
-    statement a line, one space deep, and ``return x``. Asserts on hidden inputs run in a sandbox: a
-    statement is right when the program up to it computes what the first so many transformations do,
-    the last one when the whole text as written does. A right statement pays 1/T on its line; a
-    statement not written is one not right. Success means that the whole text passes every assert,
-    and then the outcome is 1; else the outcome is the share of right statements.
+    statement a line and ``return x``, indented as the first statement is. The text is run as it
+    stands: it must begin with the header, so that a code fence fails; line ends may be CRLF; empty
+    lines and comments are no statements.
+
+    Asserts on hidden inputs run in a sandbox, for a second at most: a statement is right when the
+    program up to it computes what the first so many transformations do, the last one when the whole
+    text as written does. A right statement pays 1/T on its line; a statement not written is one not
+    right. Success means that the whole text passes every assert. Then the outcome is 1, and what
+    its lines did not earn, since it went another way, is paid on the last of them; else the outcome
+    is the share of right statements.
     """
 
     one_turn: ClassVar[bool] = True
+    blocking: ClassVar[int] = WORKERS
 
     def __init__(
         self,
@@ -88,53 +97,61 @@ class Program(Env):
     def step(self, action: str) -> StepResult:
         """Runs the program and its beginnings in one sandbox job and judges every statement."""
         spans: list[StepReward] = []
-        passes = False
-        if action.startswith(f"{HEADER}\n"):
-            lines = _statement_lines(action)[: self.steps]
+        right_steps, passes = 0, False
+        if action.startswith(HEADER):
+            lines, indent = _statement_lines(action)
+            lines = lines[: self.steps]
             # The last statement answers for the rest of the text, the return line included.
             if len(lines) == self.steps:
                 lines[-1] = (lines[-1][0], len(action))
-            beginnings = [f"{action[:end]}\n {RETURN}" for _, end in lines[: self.steps - 1]]
+            beginnings = [f"{action[:end]}\n{indent}{RETURN}" for _, end in lines[: self.steps - 1]]
             try:
                 *right, passes = self._judge([*beginnings, action])
             except (SandboxUnavailable, _NoVerdictError) as reason:
                 return "", 0.0, False, False, {"status": "error", "error": str(reason)}
+            pay = [int(each) for each in (*right, passes)[: len(lines)]]
+            right_steps = sum(pay)
+            if passes and pay:
+                pay[-1] += self.steps - right_steps
             spans = [
-                StepReward(start, end, passed / self.steps)
-                for (start, end), passed in zip(lines, [*right, passes], strict=False)
+                StepReward(start, end, steps / self.steps)
+                for (start, end), steps in zip(lines, pay, strict=True)
             ]
-        share = sum(span.value > 0 for span in spans) / self.steps
+        outcome = 1.0 if passes else right_steps / self.steps
+        share = right_steps / self.steps
         info = {
             "step_rewards": spans,
-            "components": {"statements": share},
-            "outcome": 1.0 if passes else share,
+            "components": {"statements": share, "whole": outcome - share},
+            "outcome": outcome,
             "success": passes,
         }
-        return "", share, True, False, info
+        return "", outcome, True, False, info
 
     def _judge(self, texts: list[str]) -> list[bool]:
         """Says of each beginning, and last of the whole text, whether it passes its asserts."""
         expected = self._expected()
         expected = [*expected[: len(texts) - 1], expected[-1]]
-        *beginnings, whole = self._statuses(texts, expected)
-        if any(status in _CUT_SHORT for each in beginnings for status in each):
-            # A beginning that never ends must not decide about the whole.
-            (whole,) = self._statuses(texts[-1:], expected[-1:])
-        return [all(status == "passed" for status in each) for each in (*beginnings, whole)]
+        *beginnings, whole = self._run(texts, expected)
+        # A beginning that never ends, or ends the process, must not decide about the whole (unless
+        # it is the whole): what was not run after it shows its fault.
+        others = [each for each, text in zip(beginnings, texts, strict=False) if text != texts[-1]]
+        if others and _not_run(whole[0], others[-1][-1]):
+            (whole,) = self._run(texts[-1:], expected[-1:])
+        return [all(test.passed for test in each) for each in (*beginnings, whole)]
 
-    def _statuses(self, texts: list[str], expected: list[list[int]]) -> list[list[str]]:
-        """Runs the texts in one process and returns the status of each text's asserts."""
+    def _run(self, texts: list[str], expected: list[list[int]]) -> list[list[TestResult]]:
+        """Runs the texts in one process and returns the results of each text's asserts."""
         tests = [
             f"assert f({number}, {x}) == {value}"
             for number, values in enumerate(expected)
             for x, value in zip(self._inputs, values, strict=True)
         ]
-        verdict = shared_sandbox(self.sandbox).grade(_LOADER.format(texts=texts), tests)
+        code = _LOADER.format(texts=texts)
+        verdict = shared_sandbox(self.sandbox).grade(code, tests, timeout_s=RUN_SECONDS)
         if verdict.status == "infra_error":
             raise _NoVerdictError(f"the sandbox gave no verdict: {verdict.message}")
-        statuses: list[str] = [test.status for test in verdict.tests]
         size = len(self._inputs)
-        return [statuses[at : at + size] for at in range(0, len(statuses), size)]
+        return [list(verdict.tests[at : at + size]) for at in range(0, len(tests), size)]
 
     def _expected(self) -> list[list[int]]:
         """The hidden inputs' values after each transformation, ``[T][inputs]``."""
@@ -164,6 +181,11 @@ class _NoVerdictError(RuntimeError):
     """The sandbox failed; nothing is known about the program."""
 
 
+def _not_run(test: TestResult, before: TestResult) -> bool:
+    """Says whether a test may have met nothing but the end of the process in a test before it."""
+    return test == before and test.status not in ("passed", "failed")
+
+
 def _text(statements: Sequence[str]) -> str:
     return "\n ".join([HEADER, *statements, RETURN])
 
@@ -176,14 +198,16 @@ def _applied(statement: str, x: int) -> int:
     return x + digit if operator == "+" else x - digit
 
 
-def _statement_lines(action: str) -> list[tuple[int, int]]:
-    """The character ranges of the lines between the header and the first return."""
+def _statement_lines(action: str) -> tuple[list[tuple[int, int]], str]:
+    """The character ranges of the lines between the header and the first return; their indent."""
     header, *lines = action.split("\n")
-    spans, start = [], len(header) + 1
+    spans, start, indent = [], len(header) + 1, ""
     for line in lines:
-        if line.strip().startswith("return"):
-            break
-        if line.strip():
+        text = line.strip()
+        if text and not text.startswith("#"):
+            indent = indent or line[: len(line) - len(line.lstrip())]
+            if re.match(r"return\b", text):
+                break
             spans.append((start, start + len(line)))
         start += len(line) + 1
-    return spans
+    return spans, indent or " "

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,8 @@ def _by_name(entry_point: EntryPoint) -> EntryPoint:
     if isinstance(entry_point, str):
         return entry_point
     module, name = entry_point.__module__, getattr(entry_point, "__qualname__", "")
-    if module == "__main__" or not name.isidentifier():
-        return entry_point
-    return f"{module}:{name}"
+    found = getattr(sys.modules.get(module), name, None)
+    return f"{module}:{name}" if found is entry_point and module != "__main__" else entry_point
 
 
 def build(
@@ -77,9 +77,7 @@ def build(
     """
     if reward is not None:
         reward_name(reward)
-    creator = (
-        load_env_creator(env_entry_point) if isinstance(env_entry_point, str) else env_entry_point
-    )
+    creator = _loaded(env_entry_point)
     _check_arguments(creator, kwargs)
     env = creator(**kwargs)
     if not isinstance(env, gym.Env):
@@ -88,6 +86,20 @@ def build(
             "subclass stepcredit.envs.Env"
         )
     return env
+
+
+def _loaded(entry_point: EntryPoint) -> Callable[..., gym.Env[Any, Any]]:
+    """Returns the class or function of an entry point; raises `EnvError` where there is none."""
+    if not isinstance(entry_point, str):
+        return entry_point
+    try:
+        found: Callable[..., gym.Env[Any, Any]] = load_env_creator(entry_point)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise EnvError(
+            f"entry point {entry_point!r} cannot be loaded ({problem}): must be the 'module:Name' "
+            "of a class; register the class itself where it has no such name"
+        ) from problem
+    return found
 
 
 def _check_arguments(creator: Callable[..., Any], kwargs: dict[str, Any]) -> None:
@@ -140,6 +152,8 @@ def make(id: str, *, reward: str | None = None, **kwargs: Any) -> gym.Env[Any, A
 
 def _find(id: str) -> Any:
     """Returns the spec of an id, its module imported first; gymnasium's own errors become ours."""
+    if not isinstance(id, str):
+        raise EnvError(f"id={id!r}: must be a text such as 'stepcredit/Doors-v0'")
     module, _, name = id.rpartition(":")
     if module:
         try:

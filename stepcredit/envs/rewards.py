@@ -10,6 +10,11 @@ set-up        content                                    placement
 
 Only ``dense@end`` and ``dense`` have equal content: their difference is about credit, while
 ``outcome`` against ``dense@end`` is about what the reward says.
+
+All set-ups have the same steps, which the environment alone decides: its spans, and, where its own
+reward leaves something over that is more than rounding, the unjudged end of that action. A set-up
+changes values only: paid at the end, every step is worth 0 and the episode's total lies on the last
+step of the last turn.
 """
 
 import math
@@ -20,6 +25,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from stepcredit.envs.contract import checked_number, checked_spans, left_over
 from stepcredit.envs.core import StepResult, StepReward
 from stepcredit.envs.errors import EnvError, unknown_name
 
@@ -29,7 +35,7 @@ SYNONYMS = {"binary@end": "outcome", "partial@step": "dense", "partial@end": "de
 
 def reward_name(reward: str) -> str:
     """Returns the set-up's name, synonyms resolved; raises `UnknownNameError` for any other."""
-    name = SYNONYMS.get(reward, reward)
+    name = SYNONYMS.get(reward, reward) if isinstance(reward, str) else ""
     if name not in REWARDS:
         raise unknown_name("reward", str(reward), (*REWARDS, *SYNONYMS))
     return name
@@ -63,11 +69,12 @@ class RewardSetup(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: Any) -> StepResult:
         """Steps the environment and pays by the set-up.
 
-        Raises `EnvError` for an episode that ends without an outcome.
+        Raises `EnvError` for an episode that ends without an outcome, and for a reward, an outcome
+        or step rewards that are none.
         """
         obs, reward, terminated, truncated, info = self.env.step(action)
-        own_reward = float(reward)
-        own_spans = sorted(info.get("step_rewards", ()), key=lambda span: span.start)
+        own_reward = checked_number("reward", reward)
+        own_spans = checked_spans(info)
         ended = bool(terminated or truncated)
         self._earned.append(own_reward)
         total = math.fsum(self._earned)
@@ -90,7 +97,7 @@ class RewardSetup(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             info["step_rewards"] = (
                 own_spans
                 if self.reward == "dense"
-                else _paid_at_end(own_spans, len(action), forms[self.reward], ended)
+                else _paid_at_end(own_spans, own_reward, len(action), forms[self.reward])
             )
         return obs, forms[self.reward], terminated, truncated, info
 
@@ -99,7 +106,7 @@ def _success(info: dict[str, Any], terminated: bool, env: gym.Env[Any, Any]) -> 
     if "success" in info:
         return bool(info["success"])
     if "outcome" in info:
-        return bool(info["outcome"] >= 1.0)
+        return checked_number("outcome", info["outcome"]) >= 1.0
     if terminated and info.get("status", "ok") == "ok":
         raise EnvError(
             f"{type(env.unwrapped).__name__} ended an episode without info['outcome']: the result "
@@ -109,13 +116,10 @@ def _success(info: dict[str, Any], terminated: bool, env: gym.Env[Any, Any]) -> 
 
 
 def _paid_at_end(
-    spans: Sequence[StepReward], length: int, amount: float, ended: bool
+    spans: Sequence[StepReward], own_reward: float, length: int, amount: float
 ) -> list[StepReward]:
-    """Keeps every span, since steps are structure, and pays only at the end of the last action."""
-    unpaid = [replace(span, value=0.0) for span in spans]
-    if not ended or not unpaid:
-        return unpaid
-    last = max(unpaid, key=lambda span: span.end)
-    if last.end < length:
-        return [*unpaid, StepReward(last.end, length, amount)]
-    return [replace(span, value=amount) if span is last else span for span in unpaid]
+    """The environment's steps in a turn, all worth 0 but the last, which gets the amount."""
+    steps = [replace(span, value=0.0) for span in spans]
+    if steps and steps[-1].end < length and left_over(own_reward, spans):
+        steps.append(StepReward(steps[-1].end, length, 0.0))
+    return [*steps[:-1], replace(steps[-1], value=amount)] if steps else []

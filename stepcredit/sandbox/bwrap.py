@@ -187,7 +187,8 @@ def command(python_args: list[str]) -> list[str]:
     for path in files.hidden:
         args += ["--tmpfs", path, "--remount-ro", path]
     args += ["--proc", "/proc", "--dir", "/tmp", "--dir", "/dev", "--symlink", "/tmp", "/dev/shm"]
-    for device in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
+    # Not /dev/zero: mapped, it is shared memory outside every account.
+    for device in ("/dev/null", "/dev/urandom", "/dev/random"):
         args += ["--dev-bind", device, device]
     args += ["--remount-ro", "/", "--chdir", "/", "--", interpreter(), *python_args]
     if not staged:

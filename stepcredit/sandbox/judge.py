@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from stepcredit.sandbox.asserts import CannotTranslate, HostTest, translate
 from stepcredit.sandbox.pool import Report
-from stepcredit.sandbox.wire import WireError, decode, split_frames
+from stepcredit.sandbox.wire import NotJudged, WireError, decode, split_frames
 
 Status = Literal["passed", "failed", "error", "timeout", "memory", "output_limit", "infra_error"]
 Trust = Literal["host_compared", "unsafe_local"]
@@ -104,16 +104,11 @@ def _results(plan: Plan, report: Report | None) -> list[TestResult]:
     broken = _broken_program(frames, report) if report else None
     results, at = [], 1
     for test in plan.tests:
-        if isinstance(test, str):
-            results.append(TestResult("error", test))
+        if isinstance(test, str) or report is None:
+            results.append(TestResult("error", str(test)))
             continue
         replies, at = frames[at : at + len(test.calls)], at + len(test.calls)
-        if broken is not None:
-            results.append(broken)
-        elif len(replies) < len(test.calls) and report is not None:
-            results.append(_no_reply(report))
-        else:
-            results.append(_judge(test, replies))
+        results.append(broken or _judge(test, _Replies(replies, len(test.calls), report)))
     return results
 
 
@@ -143,29 +138,70 @@ def _claimed(reply: bytes, prefix: str = "") -> TestResult:
         return TestResult("memory", f"{prefix}MemoryError")
     text = printable(reply[1:].decode("utf-8", "replace"))
     if reply[:1] == b"U":
-        return TestResult("failed", f"the result cannot be compared: {text}")
+        return TestResult("error", f"the result cannot be judged: {text}")
     if reply[:1] == b"E":
         return TestResult("error", f"{prefix}{text}")
     return TestResult("error", f"{prefix}the reply is malformed")
 
 
-def _judge(test: HostTest, replies: list[bytes]) -> TestResult:
-    values = []
-    for reply in replies:
-        if reply[:1] != b"V":
-            return _claimed(reply)
+class _NoValue(Exception):
+    """A call gave no value, and the comparison asked for it; carries the test's result."""
+
+    def __init__(self, result: TestResult) -> None:
+        self.result = result
+
+
+class _Replies(Sequence[Any]):
+    """One test's values, each decoded when the comparison asks for it.
+
+    `or` and `and` may decide without a call that failed. `own` names a type among the values that
+    has its own equality, so that what differs here may be equal there.
+    """
+
+    def __init__(self, frames: list[bytes], count: int, report: Report) -> None:
+        self._frames, self._count, self._report = frames, count, report
+        self.own = ""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= len(self._frames):
+            raise _NoValue(_no_reply(self._report))
+        reply = self._frames[index]
+        if reply[:1] not in (b"V", b"W"):
+            raise _NoValue(_claimed(reply))
+        start = 1
+        if reply[:1] == b"W":
+            start = 5 + int.from_bytes(reply[1:5], "big")
+            self.own = reply[5:start].decode("utf-8", "replace") or "a type"
         try:
-            values.append(decode(reply[1:]))
+            return decode(reply[start:])
         except WireError as error:
-            return TestResult("error", f"the reply is malformed: {error}")
+            raise _NoValue(TestResult("error", f"the reply is malformed: {error}")) from error
+
+    def shown(self) -> str:
+        """Give those that are values in short."""
+        return ", ".join(show(self[i]) for i, f in enumerate(self._frames) if f[:1] in (b"V", b"W"))
+
+
+def _judge(test: HostTest, replies: _Replies) -> TestResult:
     try:
-        right = bool(test.judge(values))
+        right = bool(test.judge(replies))
+    except _NoValue as missing:
+        return missing.result
+    except NotJudged as error:
+        return TestResult("error", f"this result is not judged: {printable(str(error))[:SHOWN]}")
     except Exception as error:
         # Builtin operations on values the program chose: whatever they raise, the assert would.
-        return TestResult("error", f"comparing raised {type(error).__name__}: {str(error)[:SHOWN]}")
+        text = printable(str(error))[:SHOWN]
+        return TestResult("error", f"comparing raised {type(error).__name__}: {text}")
     if right:
         return TestResult("passed")
-    return TestResult("failed", "got " + ", ".join(map(show, values)))
+    if replies.own:
+        kind = printable(replies.own)[:SHOWN]
+        return TestResult("error", f"not judged: {kind} has an equality of its own")
+    return TestResult("failed", f"got {replies.shown()}")
 
 
 def show(value: object) -> str:

@@ -36,8 +36,13 @@ PRIVILEGED: Numbers = {
     "x86_64": (141, 142, 144, 165, 166, 203, 251, 256, 272, 279, 308, 314),
     "aarch64": (30, 39, 40, 97, 118, 119, 122, 140, 238, 239, 268, 274),
 }
-# The architecture's token and the numbers of clone, prlimit64 and socketpair.
-ARCH = {"x86_64": (0xC000003E, 56, 302, 53), "aarch64": (0xC00000B7, 220, 261, 199)}
+# The architecture's token and the numbers of clone, prlimit64, socketpair, mmap, flock and fcntl.
+ARCH = {
+    "x86_64": (0xC000003E, 56, 302, 53, 9, 73, 72),
+    "aarch64": (0xC00000B7, 220, 261, 199, 222, 32, 25),
+}
+# fcntl's commands that set a lock, and those that ask for one (of a file, of an open file).
+SET_LOCK, GET_LOCK = (6, 7, 37, 38), (5, 36)
 CLONE3, NEW_NAMESPACES, EPERM, ENOSYS = 435, 0x7E020000, 1, 38
 
 
@@ -77,7 +82,7 @@ def deny_calls(numbers: Numbers) -> None:
 
 def seccomp_program(machine: str, numbers: tuple[int, ...]) -> bytes:
     """Assemble the filter: load, compare, return, as struct sock_filter (code, jt, jf, k)."""
-    arch, clone, prlimit, socketpair = ARCH[machine]
+    arch, clone, prlimit, socketpair, mmap, flock, fcntl = ARCH[machine]
     load, jump_eq, jump_ge, jump_set, ret = 0x20, 0x15, 0x35, 0x45, 0x06
     kill, errno, allow = 0x80000000, 0x00050000, 0x7FFF0000
     steps = [
@@ -93,6 +98,17 @@ def seccomp_program(machine: str, numbers: tuple[int, ...]) -> bytes:
         *((ret, 0, 0, errno | EPERM), (ret, 0, 0, allow)),
         *((jump_eq, 0, 4, socketpair), (load, 0, 0, 16), (jump_eq, 1, 0, 1)),
         *((ret, 0, 0, errno | EPERM), (ret, 0, 0, allow)),
+        # Memory that is shared (flag 1, not 2) and of no file (0x20) outlives who filled it and is
+        # then in nobody's account.
+        *((jump_eq, 0, 5, mmap), (load, 0, 0, 40), (jump_set, 0, 2, 1), (jump_set, 0, 1, 0x20)),
+        *((ret, 0, 0, errno | EPERM), (ret, 0, 0, allow)),
+        # Files of the runtime and devices are the host's, so locks on them would be seen outside.
+        # To set one does nothing and succeeds: sqlite and others lock files that nobody shares.
+        *((jump_eq, 0, 1, flock), (ret, 0, 0, errno)),
+        *((jump_eq, 0, 2 * len((*SET_LOCK, *GET_LOCK)) + 2, fcntl), (load, 0, 0, 24)),
+        *(step for n in SET_LOCK for step in ((jump_eq, 0, 1, n), (ret, 0, 0, errno))),
+        *(step for n in GET_LOCK for step in ((jump_eq, 0, 1, n), (ret, 0, 0, errno | EPERM))),
+        (ret, 0, 0, allow),
     ]
     for number in numbers:
         steps += [(jump_eq, 0, 1, number), (ret, 0, 0, errno | EPERM)]

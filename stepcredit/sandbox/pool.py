@@ -21,8 +21,8 @@ from stepcredit.sandbox import wire
 from stepcredit.sandbox.program import Limits
 
 Command = Callable[[list[str]], list[str]]
-# Slack of the host's own deadline over the sum of the programs' limits: for lost workers alone.
-GRACE_S, GRACE_PER_PROGRAM_S = 10.0, 0.5
+# Slack of the host's own deadline over each program's limit: for lost workers alone.
+GRACE_S = 10.0
 START_S = 20.0
 MAX_REPORT = 8 << 20
 
@@ -74,7 +74,7 @@ _CANARY_VALUES = [2, 1]
 def python_args(limits: Limits) -> list[str]:
     """Give the interpreter's arguments that start the zygote from source text alone."""
     here = Path(__file__).parent
-    names = ("wire", "kernel", "program", "jail")
+    names = ("wire", "kernel", "program", "watch", "jail")
     sources = {name: (here / f"{name}.py").read_text(encoding="utf-8") for name in names}
     boot = _BOOT.format(sources=sources)
     # Not -I: it would ignore PYTHONHASHSEED, the one variable set, and set order would vary.
@@ -110,26 +110,35 @@ class Worker:
             raise WorkerLost(self.kill() or message) from error
 
     def run(self, job: Job) -> list[Report]:
-        """Run one job; raises WorkerLost when no whole answer came by the host's deadline."""
+        """Run one job; raises WorkerLost when no whole answer came by the host's deadline.
+
+        A program is sent when the one before it was reported, so that none can read the next one.
+        """
         self.jobs += 1
-        payload = wire.encode([job.programs, job.timeout_s, job.max_output], wire.MAX_JOB)
-        count = len(job.programs)
-        deadline = time.monotonic() + GRACE_S + count * (job.timeout_s + GRACE_PER_PROGRAM_S)
         try:
-            self._socket.settimeout(GRACE_S)
-            self._socket.sendall(wire.frame(payload))
-            return [self._report(deadline) for _ in range(count)]
+            self._send([len(job.programs), job.timeout_s, job.max_output])
+            return [self._run_one(program, job.timeout_s) for program in job.programs]
         except (OSError, wire.WireError) as error:
             raise WorkerLost(f"a sandbox worker was lost: {error}") from error
 
-    def _report(self, deadline: float) -> Report:
+    def _run_one(self, program: tuple[str, list[str]], timeout_s: float) -> Report:
+        self._send(program)
+        deadline = time.monotonic() + GRACE_S + timeout_s
+        values = wire.decode(self._frame(deadline))
+        if not isinstance(values, list) or [*map(type, values)] != [str, int, float]:
+            raise WorkerLost("a sandbox worker sent a malformed report")
+        how, number, seconds = values
+        return Report(how, number, seconds, self._frame(deadline))
+
+    def _send(self, value: object) -> None:
+        self._socket.settimeout(GRACE_S)
+        self._socket.sendall(wire.frame(wire.encode(value, wire.MAX_JOB)))
+
+    def _frame(self, deadline: float) -> bytes:
         size = struct.unpack(">I", self._receive(4, deadline))[0]
         if size > MAX_REPORT:
             raise WorkerLost(f"a sandbox worker announced {size} bytes")
-        values = wire.decode(self._receive(size, deadline))
-        if not isinstance(values, list) or [*map(type, values)] != [str, int, float, bytes]:
-            raise WorkerLost("a sandbox worker sent a malformed report")
-        return Report(*values)
+        return self._receive(size, deadline)
 
     def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()
@@ -174,6 +183,8 @@ class Pool:
         self._queue: queue.SimpleQueue[tuple[Future[list[Report] | str], Job] | None]
         self._queue = queue.SimpleQueue()
         self._owner, self._closing = os.getpid(), threading.Event()
+        # No job may enter the queue behind the marks that end the threads: nobody would answer it.
+        self._gate = threading.Lock()
         self._live: dict[int, Worker] = {}
         # A worker dies with the thread that started it (bwrap's die-with-parent), so each thread
         # starts its own and lives as long as the pool.
@@ -188,19 +199,23 @@ class Pool:
         """Queue a job; the result is one report per program, or the reason why there is none."""
         if os.getpid() != self._owner:
             raise RuntimeError("this sandbox belongs to another process: open one in each process")
-        if self._closing.is_set():
-            raise RuntimeError("this sandbox is closed: call open_sandbox again")
         future: Future[list[Report] | str] = Future()
-        self._queue.put((future, job))
+        with self._gate:
+            if self._closing.is_set():
+                raise RuntimeError("this sandbox is closed: call open_sandbox again")
+            self._queue.put((future, job))
         return future
 
     def close(self) -> None:
         """End all workers, running jobs included, and wait until their processes are gone."""
-        if self._closing.is_set() or os.getpid() != self._owner:
+        if os.getpid() != self._owner:
             return
-        self._closing.set()
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._gate:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            for _ in self._threads:
+                self._queue.put(None)
         for worker in list(self._live.values()):
             worker.process.kill()
         for thread in self._threads:
@@ -229,10 +244,12 @@ class Pool:
     def _run(self, index: int, job: Job) -> list[Report] | str:
         reason = "the sandbox was closed"
         for _ in range(2):
-            if self._closing.is_set():
-                break
             try:
-                return self._worker(index).run(job)
+                worker = self._worker(index)
+                # Only now: a worker that starts while the pool closes escapes its killing.
+                if self._closing.is_set():
+                    break
+                return worker.run(job)
             except (WorkerLost, OSError) as error:
                 reason = str(error)
                 lost = self._live.pop(index, None)

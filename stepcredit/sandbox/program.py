@@ -6,6 +6,7 @@ The file imports the standard library, `kernel` and `wire` alone: its source als
 from __future__ import annotations
 
 import builtins
+import mmap
 import os
 import resource
 import signal
@@ -26,11 +27,12 @@ class Limits(NamedTuple):
 
 
 def be_program(
-    code: str, calls: list[str], reply: int, output: int, timeout_s: float, limits: Limits
+    source: mmap.mmap, reply: int, output: int, timeout_s: float, limits: Limits
 ) -> None:
     """Drop every right, load the program, answer the calls; never returns."""
     try:
         confine(reply, output, timeout_s, limits)
+        code, calls = wire.decode(source[:])
         answer(code, calls, 3)
     finally:
         os._exit(70)
@@ -54,6 +56,8 @@ def confine(reply: int, output: int, timeout_s: float, limits: Limits) -> None:
     if limits.namespaces:
         kernel.set_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.drop_capabilities()
+        # The init hides its own memory, which its children inherit, but looks at theirs.
+        kernel.set_process(kernel.PR_SET_DUMPABLE, 1)
         kernel.deny_calls(kernel.PRIVILEGED)
 
 
@@ -103,7 +107,10 @@ def answer(code: str, calls: list[str], reply: int) -> None:
     send(reply, outcome, me)
     for call in calls if outcome == b"V" else ():
         try:
-            outcome = b"V" + wire.encode(eval(compile(call, "<test>", "eval"), names))
+            value = eval(compile(call, "<test>", "eval"), names)
+            data, kind = wire.encode(value), wire.own_equality(value)
+            mark = b"W" + wire.frame(kind.encode("utf-8", "replace")) if kind else b"V"
+            outcome = mark + data
         except wire.WireError as error:
             outcome = b"U" + str(error).encode("utf-8", "replace")
         except BaseException as error:

@@ -75,6 +75,17 @@ def fill():
         kept.append(bytearray(8 << 20))
     return len(kept)
 """
+_SHARED = """
+import mmap, os, time
+def share():
+    for _ in range(8):
+        if os.fork() == 0:
+            kept = mmap.mmap(-1, 24 << 20)
+            kept.write(bytes(24 << 20))
+            time.sleep(0.5)
+            os._exit(7)
+    return sum(os.waitstatus_to_exitcode(os.wait()[1]) == 7 for _ in range(8))
+"""
 _OUTPUT = f"""
 import os
 def flood():
@@ -152,9 +163,9 @@ def _try_all(worker: Worker, canary: str, port: int) -> dict[str, bool]:
         *(f"can_connect({port})", "interfaces()", "processes()", "environment()"),
         *("status('NoNewPrivs')", "status('Seccomp')", "status('CapEff')", "can_unshare()"),
     ]
-    programs = [(_FORKS, ["forks()"]), (_MEMORY, ["fill()"]), (_OUTPUT, ["flood()"])]
-    programs.insert(0, (_FACTS, facts))
-    first, forks, memory, output = worker.run(
+    programs = [(_FACTS, facts), (_FORKS, ["forks()"]), (_MEMORY, ["fill()"])]
+    programs += [(_SHARED, ["share()"]), (_OUTPUT, ["flood()"])]
+    first, forks, memory, shared, output = worker.run(
         Job(programs=programs, timeout_s=10.0, max_output=MAX_OUTPUT)
     )
     (loop,) = worker.run(Job(programs=[(_LOOP, ["loop()"])], timeout_s=0.2, max_output=MAX_OUTPUT))
@@ -168,6 +179,7 @@ def _try_all(worker: Worker, canary: str, port: int) -> dict[str, bool]:
         "processes_hidden": isinstance(pids, list) and len(pids) == 2 and pids[0] == 1,
         "environment_empty": env == {},
         "memory": wire.split_frames(memory.replies)[1:2] == [b"M"] or memory.how == "memory",
+        "shared_memory": shared.how == "memory" or values(shared, 1) == [0],
         "process_count": isinstance(made, int) and made < PROCESSES,
         "output": output.how == "output_limit",
         "time": loop.how == "timeout" and loop.seconds < 5.0,

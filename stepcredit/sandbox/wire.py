@@ -8,7 +8,7 @@ alone, because its source text also runs inside the jail.
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any
@@ -26,8 +26,17 @@ class WireError(ValueError):
     """A value that cannot be encoded, or bytes that do not decode."""
 
 
+class NotJudged(TypeError):
+    """An operation on which the host cannot stand in for the program's own type."""
+
+
 class Items:
-    """What an iterable of another type (generator, range, dict view) gave; equal to nothing."""
+    """What an iterable of another type (generator, range, deque, dict view) gave.
+
+    Ranges and deques compare by their items; what a value of another type equals is not known here.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # as of any value that compares by its items
 
     def __init__(self, kind: str, values: list[Any]) -> None:
         """Keep the type's name for messages and the values in their order."""
@@ -37,6 +46,33 @@ class Items:
     def __iter__(self) -> Any:
         """Iterate over the values, so that `list(f()) == [...]` can be judged."""
         return iter(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare two ranges or two deques; equal to no other builtin value."""
+        self._sequence("==")
+        if type(other) is range:
+            return self.kind == "range" and self.values == list(other)
+        if type(other) is Items:
+            other._sequence("==")
+            return self.kind == other.kind and self.values == other.values
+        return False
+
+    def __len__(self) -> int:
+        """Count the items."""
+        return len(self._sequence("len"))
+
+    def __bool__(self) -> bool:
+        """Tell whether there are items."""
+        return bool(self._sequence("truth"))
+
+    def __getitem__(self, index: int) -> Any:
+        """Give one item."""
+        return self._sequence("[]")[index]
+
+    def _sequence(self, operation: str) -> list[Any]:
+        if self.kind not in ("range", "deque"):
+            raise NotJudged(f"{operation} of a {self.kind}; write list(...) around it")
+        return self.values
 
     def __repr__(self) -> str:
         """Name the original type."""
@@ -51,6 +87,26 @@ def encode(value: Any, limit: int = MAX_REPLY) -> bytes:
     out = bytearray()
     _encode(value, out, limit, 0)
     return bytes(out)
+
+
+def own_equality(value: Any, depth: int = 0) -> str:
+    """Name the first type inside that compares otherwise than its builtin base; else give ""."""
+    kind: Any = type(value)
+    base: Any = next((b for b in _BASES if isinstance(value, b)), None)
+    if base and kind.__eq__ not in (base.__eq__, OrderedDict.__eq__):
+        return f"{kind.__name__}"
+    parts: Iterable[Any] = base.__iter__(value) if base in _COLLECTIONS else ()
+    if base is dict:
+        parts = (*dict.keys(value), *dict.values(value))
+    for part in parts if depth < MAX_DEPTH else ():
+        if type(part) not in _PLAIN and (name := own_equality(part, depth + 1)):
+            return name
+    return ""
+
+
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+_COLLECTIONS: tuple[Any, ...] = (list, tuple, set, frozenset)
+_BASES: tuple[Any, ...] = (*_COLLECTIONS, dict, str, int, float, complex, bytes, bytearray)
 
 
 def _encode(value: Any, out: bytearray, limit: int, depth: int) -> None:
@@ -68,7 +124,7 @@ def _encode(value: Any, out: bytearray, limit: int, depth: int) -> None:
     elif isinstance(value, float):
         out += b"f" + _FLOAT.pack(value)
     elif isinstance(value, complex):
-        number_c = complex.__add__(value, 0)
+        number_c = complex.__pos__(value)
         out += b"c" + _COMPLEX.pack(number_c.real, number_c.imag)
     elif isinstance(value, str):
         _block(b"s", str.encode(value, "utf-8", "surrogatepass"), out)

@@ -1,6 +1,8 @@
+import threading
 import time
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +12,7 @@ import pytest
 from stepcredit.agents.episode import TaskSpec
 from stepcredit.agents.errors import AgentError, RolloutError
 from stepcredit.agents.rollout import EnvPool, Limits, rollout
-from stepcredit.agents.trajectory import Trajectory
+from stepcredit.agents.trajectory import Trajectory, save_trajectories
 from stepcredit.envs import RewardSetup, StepReward
 from tests.agents.worlds import (
     Ragged,
@@ -180,6 +182,19 @@ def scores_nothing(env: Any, action: str) -> Any:
     return "a", 0.0, True, False, {"status": "error", "error": "judge is down"}
 
 
+def raises_surrogate(env: Any, action: str) -> Any:
+    raise LookupError("'\ud800'")
+
+
+def ends_with(**info: Any) -> Any:
+    return lambda env, action: ("a", 0.0, True, False, DONE | info)
+
+
+def spanned(span: Any) -> Any:
+    """A script that judges one span; the actions of the tests may be empty."""
+    return ends_with(step_rewards=[span])
+
+
 BROKEN = {
     "raises": (raises, "RuntimeError: the world fell over"),
     "spins": (spins, "no answer within"),
@@ -199,13 +214,28 @@ BROKEN = {
         lambda env, action: ("a", 0.0, True, False, {"step_rewards": [(0, 1, 1.0)]}),
         "must be a StepReward",
     ),
+    "span value": (spanned(StepReward(0, 1, None)), "the value of StepReward(start=0, end=1"),
+    "span place": (spanned(StepReward("0", 1, 0.5)), "start and end must be whole numbers"),
+    "spans": (ends_with(step_rewards=None), "step_rewards=None: must be a list of StepReward"),
+    "no outcome": (ends_with(outcome=None), "outcome=None: must be a finite number"),
+    "success": (ends_with(success=[1, 2]), "success=[1, 2]: must be a bool"),
+    "parts": (ends_with(components=[1]), "components=[1]: must be a dict"),
+    "part": (ends_with(components={"a": "x"}), "components['a']='x': must be a finite number"),
+    "part name": (ends_with(components={1: 0.5}), "a name in components=1: must be a text"),
+    "owed": (ends_with(owed={"dense": "x"}), "owed['dense']='x'"),
+    "huge": (lambda env, action: ("a", 1e39, True, False, DONE), "from -1e+30 to 1e+30"),
+    "surrogate": (
+        lambda env, action: ("\ud800", 0.0, True, False, DONE),
+        "observation='\\ud800': must be Unicode text without lone surrogates",
+    ),
+    "surrogate in an error": (raises_surrogate, "LookupError: '?'"),
     "no score": (scores_nothing, "judge is down"),
     "alphabet": (lambda env, action: ("Z", 0.0, False, False, {}), "cannot be encoded"),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_one_bad_environment_spoils_only_its_own_episode(fault: str) -> None:
+def test_one_bad_environment_spoils_only_its_own_episode(fault: str, tmp_path: Path) -> None:
     answer, message = BROKEN[fault]
     good = ending_after(3)
     envs: list[Scripted] = []
@@ -220,6 +250,7 @@ def test_one_bad_environment_spoils_only_its_own_episode(fault: str) -> None:
     # The bound must be long enough for the healthy ones on a busy machine.
     groups, stats = play(make_env, num_tasks=2, num_generations=2, env_timeout_s=1.0)
     bad, *rest = sorted(members(groups), key=lambda t: t.live)
+    save_trajectories(tmp_path / "whatever-happened.parquet", members(groups))
     assert (bad.sample_id, bad.status, bad.stop_reason) == (1, "error", "error")
     assert message in bad.error
     assert (bad.terminated, bad.truncated, bad.outcome, bad.success) == (False, False, None, None)
@@ -274,6 +305,26 @@ def test_broken_environments_are_closed_and_not_used_again() -> None:
     assert pool.idle == [envs[1]]
     pool.close()
     assert envs[1].closed
+
+
+class Served(Scripted):
+    blocking = 2
+
+
+def test_an_environment_that_serves_two_is_asked_by_two() -> None:
+    at_once: list[int] = []
+    lock = threading.Lock()
+
+    def answer(env: Any, action: str) -> Any:
+        with lock:
+            at_once.append(at_once[-1] + 1 if at_once else 1)
+        time.sleep(0.02)
+        with lock:
+            at_once.append(at_once[-1] - 1)
+        return ending_after(1)(env, action)
+
+    play(partial(Served, answer), num_tasks=3)
+    assert max(at_once) == 2
 
 
 FOREVER = partial(Scripted, ending_after(10**6))

@@ -1,8 +1,11 @@
+import importlib
 import multiprocessing
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -110,6 +113,112 @@ def test_other_code_behind_the_same_id_is_another_entry(tmp_path: Path, monkeypa
     assert len(entries(tmp_path)) == 2
 
 
+def test_a_changed_module_is_another_entry_whatever_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from stepcredit.envs.doors import Doors\n"
+        "class Mine(Doors):\n    rare = {rare}\n"
+        "    def demonstration(self, rng): return '1'\n"
+    )
+    file = tmp_path / "rare_doors.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    for rare in (1, 2):
+        file.write_text(source.format(rare=rare))
+        sys.modules.pop("rare_doors", None)
+        importlib.invalidate_caches()
+        register("test/Rare-v0", "rare_doors:Mine")
+        warm_start("test/Rare-v0", {}, size="0.12M", seed=0, sft=SHORT, cache_dir=tmp_path / "c")
+        gym.registry.pop("test/Rare-v0")
+    assert len(entries(tmp_path / "c")) == 2
+
+
+@pytest.mark.parametrize("name", ["torch", "transformers"])
+def test_another_version_of_a_library_is_another_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start(tmp_path)
+    monkeypatch.setattr(getattr(module, name), "__version__", "0.0")
+    start(tmp_path)
+    assert len(entries(tmp_path)) == 2
+
+
+class Endless(Ragged):
+    """Goes on for ever."""
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return "abc"
+
+    def step(self, action: str) -> Any:
+        return "ab", 0.0, False, False, {}
+
+
+class FailsAtTimes(Endless):
+    """Cannot step in a third of its tasks."""
+
+    def step(self, action: str) -> Any:
+        if self.task % 3 == 0:
+            raise RuntimeError("the world fell over")
+        return "", 1.0, True, False, {"outcome": 1.0}
+
+
+class FailsMostly(FailsAtTimes):
+    def step(self, action: str) -> Any:
+        self.task = 0 if self.task % 3 else 1
+        return super().step(action)
+
+
+class Hangs(Endless):
+    def step(self, action: str) -> Any:
+        while True:
+            pass
+
+
+def start_own(cache: Path, env: type, **given: Any) -> list[Any]:
+    """Warm-start on an environment of ours; return the demonstrations that were imitated."""
+    seen: list[Any] = []
+
+    def spy(model: Any, demonstrations: list, *args: Any, **kwargs: Any) -> float:
+        seen.extend(demonstrations)
+        return 0.0
+
+    register("test/Own-v0", env)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "imitate", spy)
+        settings = SFT(steps=3, batch_turns=40)
+        try:
+            warm_start(
+                "test/Own-v0", {}, size="0.12M", seed=0, sft=settings, cache_dir=cache, **given
+            )
+        finally:
+            gym.registry.pop("test/Own-v0")
+    return seen
+
+
+def test_an_episode_without_an_end_is_cut_at_the_limit(tmp_path: Path) -> None:
+    seen = start_own(tmp_path, Endless, max_episode_tokens=50)
+    assert seen
+    assert all(40 < len(t.token_ids) <= 50 and t.stop_reason == "token_limit" for t in seen)
+    start_own(tmp_path, Endless, max_episode_tokens=60)
+    assert len(entries(tmp_path)) == 2
+
+
+def test_failed_demonstrations_are_left_out(tmp_path: Path) -> None:
+    seen = start_own(tmp_path, FailsAtTimes)
+    assert len(seen) == 120
+    assert all(t.task % 3 and t.terminated for t in seen)
+
+
+def test_too_many_failed_demonstrations_stop_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"33 of \d+ demonstrations of FailsMostly .*fell o"):
+        start_own(tmp_path, FailsMostly)
+
+
+def test_demonstrations_that_hang_stop_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="3 of 3 demonstrations of Hangs failed, 3 of them by a h"):
+        start_own(tmp_path, Hangs, env_timeout_s=0.2)
+
+
 @pytest.mark.parametrize("damage", [b"", b"not a model", None])
 def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
     model, _ = start(tmp_path)
@@ -157,7 +266,7 @@ def test_an_environment_without_demonstrations_is_refused(tmp_path: Path) -> Non
 def test_the_loss_is_that_of_the_action_tokens_stop_token_included() -> None:
     env = make(DOORS, turns=2)
     renderer = ChatRenderer(build_char_tokenizer(env.unwrapped.alphabet))
-    played = [module._demonstrate(env, renderer, 0, i) for i in range(3)]
+    played = [module._demonstrate(env, renderer, 0, i, 2048) for i in range(3)]
     model = build_tiny(len(renderer.tokenizer), "0.12M", 0)
     expected = []
     for t in played:

@@ -1,4 +1,6 @@
 import itertools
+import sys
+import threading
 import time
 
 import gymnasium as gym
@@ -193,6 +195,69 @@ class CloseOnce(Sound):
         self.closed = True
 
 
+class Exits(Sound):
+    def step(self, action):
+        sys.exit(3)
+
+
+class SpanWithoutValue(Sound):
+    def info(self, action):
+        spans = [StepReward(0, len(action), None)] if action else []
+        return {"step_rewards": spans, "outcome": 0.0}
+
+
+class SpanOfText(Sound):
+    def info(self, action):
+        spans = [StepReward("0", len(action), 0.5)] if action else []
+        return {"step_rewards": spans, "outcome": 0.0}
+
+
+class HugeReward(Sound):
+    def step(self, action):
+        return "", 1e39, True, False, {"outcome": 0.0}
+
+
+class PartsByNumber(Sound):
+    def info(self, action):
+        return {"outcome": 0.0, "components": {1: 0.5}}
+
+
+class ObsSurrogate(Sound):
+    def step(self, action):
+        return "\ud800", 0.0, True, False, {"outcome": 0.0}
+
+
+class NoRepr:
+    def __repr__(self):
+        raise ValueError("no repr")
+
+
+class ObsWithoutRepr(Sound):
+    def step(self, action):
+        return NoRepr(), 0.0, True, False, {"outcome": 0.0}
+
+
+class NoEqual(str):
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        raise ValueError("no eq")
+
+
+class ObsWithoutEqual(Sound):
+    def step(self, action):
+        return NoEqual("x"), 0.0, True, False, {"outcome": 0.0}
+
+
+class Numbered(Sound):
+    action_space = gym.spaces.Discrete(3)
+
+
+class Uncopied(Sound):
+    def __deepcopy__(self, memo):
+        raise TypeError("holds a lock")
+
+
 class MakeRaises(Sound):
     def __init__(self):
         raise RuntimeError("no data")
@@ -202,7 +267,7 @@ class MakeRaises(Sound):
     ("env", "rule", "text"),
     [
         (Raises, "raises", "raised ValueError: could not convert string to float"),
-        (RaisesInReset, "raises", "raised RuntimeError: no board (test_check.py, line"),
+        (RaisesInReset, "raises", "raised RuntimeError: no board (test_check.py:"),
         (Hangs, "hangs", "did not return within 0.3 s"),
         (FourTuple, "tuple", "must be a tuple of 5"),
         (ResetWithoutInfo, "tuple", "must be a tuple of 2"),
@@ -231,6 +296,15 @@ class MakeRaises(Sound):
         (OptionsDropped, "task", "must be (5, 6)"),
         (CloseRaises, "close", "close() raised OSError: already gone"),
         (CloseOnce, "close", "a second close() raised OSError: closed twice"),
+        (Exits, "raises", "raised SystemExit: 3"),
+        (SpanWithoutValue, "finite", "is None: must be finite"),
+        (SpanOfText, "spans", "StepReward(start='0'"),
+        (HugeReward, "finite", "reward is 1e+39: must be finite, at most 1e+30"),
+        (PartsByNumber, "types", "a name in components=1: must be a text"),
+        (ObsSurrogate, "types", "observation='\\ud800': must be Unicode text"),
+        (ObsWithoutRepr, "types", "observation NoRepr <NoRepr whose repr raises ValueError>"),
+        (ObsWithoutEqual, "types", "looking at what it returned raised ValueError: no eq"),
+        (Numbered, "actions", "action_space is Discrete(3): actions must be text"),
         (MakeRaises, "make", "raised RuntimeError: no data"),
     ],
 )
@@ -263,6 +337,27 @@ def test_an_instance_is_left_alone():
     env = Sound()
     check_env(env)
     assert not hasattr(env, "turn")
+
+
+def test_an_instance_that_cannot_be_copied_is_a_problem_with_a_way_out():
+    (problem,) = check_env(Uncopied())
+    assert problem.rule == "copy"
+    assert "copying the environment raised TypeError: holds a lock" in problem.message
+    assert problem.fix == "pass the class or the id instead of an instance"
+
+
+def test_a_hung_environment_does_not_spin_on_after_the_check():
+    class Spins(Sound):
+        def step(self, action):
+            while True:
+                pass
+
+    before = threading.active_count()
+    assert [problem.rule for problem in check_env(Spins, call_timeout=0.2)] == ["hangs"]
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
 
 
 def test_a_time_limit_counts_as_an_end():

@@ -1,6 +1,11 @@
 """Program: hand-computed judgements by the real sandbox, skipped where none can be trusted."""
 
+import math
+import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -8,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepcredit.envs import REWARDS, BadValueError, StepReward, check_env, make, replay
+from stepcredit.envs import REWARDS, BadValueError, StepReward, check_env, judge, make, replay
 from stepcredit.envs import program as program_module
-from stepcredit.envs.judge import shared_sandbox
+from stepcredit.envs.bounded import call_all
+from stepcredit.envs.judge import WORKERS, shared_sandbox
 from stepcredit.envs.program import Program, _applied, _statement_lines
 from stepcredit.sandbox import SandboxUnavailable
+
+ALL = [0.25] * 4
 
 
 @pytest.fixture
@@ -36,7 +44,9 @@ def judged(env, text):
     _, reward, terminated, truncated, info = env.step(text)
     spans = info["step_rewards"]
     assert (terminated, truncated) == (True, False)
-    assert reward == sum(span.value for span in spans) == info["components"]["statements"]
+    assert reward == info["outcome"] == pytest.approx(sum(info["components"].values()))
+    if spans:
+        assert reward == pytest.approx(math.fsum(span.value for span in spans))
     return [span.value for span in spans], info["outcome"], info["success"]
 
 
@@ -57,10 +67,33 @@ def text(*lines, end="\n return x"):
         # The last statement answers for the return line and for what is too much.
         (text("x+=3", "x*=2", "x-=1", "x+=1", end=""), [0.25, 0.25, 0.25, 0.0], 0.75, False),
         (text("x+=3", "x*=2", "x-=1", "x+=1", "x+=1"), [0.25, 0.25, 0.25, 0.0], 0.75, False),
-        # Another way to the same function succeeds, whatever its lines were worth.
-        (text("x+=3", "x*=2"), [0.25, 0.25], 1.0, True),
-        (text("x+=3", "x*=2", "x+=1", "x-=1"), [0.25, 0.25, 0.0, 0.25], 1.0, True),
-        (text("x*=2", "x+=6", "x-=1", "x+=1"), [0.0, 0.25, 0.25, 0.25], 1.0, True),
+        # Another way to the same function succeeds: the last line is paid what is left.
+        (text("x+=3", "x*=2"), [0.25, 0.75], 1.0, True),
+        (text("x+=3", "x*=2", "x+=1", "x-=1"), [0.25, 0.25, 0.0, 0.5], 1.0, True),
+        (text("x*=2", "x+=6", "x-=1", "x+=1"), [0.0, 0.25, 0.25, 0.5], 1.0, True),
+        (text("x+=3;x*=2;x-=1;x+=1"), [1.0], 1.0, True),
+        ("def f(x): return x*2+6", [], 1.0, True),
+        # Right programs in other dress.
+        ("def f(x):\n    x+=3\n    x*=2\n    x-=1\n    x+=1\n    return x\n", ALL, 1.0, True),
+        ("def f(x):\n\tx+=3\n\tx*=2\n\tx-=1\n\tx+=1\n\treturn x", ALL, 1.0, True),
+        ("def f(x):\r\n x+=3\r\n x*=2\r\n x-=1\r\n x+=1\r\n return x\r\n", ALL, 1.0, True),
+        (text("# add", "x+=3", "x*=2", "x-=1 # less", "x+=1"), ALL, 1.0, True),
+        (text("x+=3", "returns=x*2", "x=returns-1", "x+=1"), [0.25, 0.0, 0.25, 0.5], 1.0, True),
+        ("```\n" + text("x+=3", "x*=2", "x-=1", "x+=1"), [], 0.0, False),
+        # A beginning that ends the process hides what comes after it, but not the whole.
+        (
+            "def f(x):\n x+=3\n try:\n  import os;os._exit(0)\n finally: return x*2",
+            [0.25, 0.0, 0.0, 0.0],
+            0.25,
+            False,
+        ),
+        (
+            "def f(x):\n x+=3\n if 'g' not in globals(): __import__('os')._exit(0)\n"
+            " x*=2\n return x\ng=1",
+            [0.25, 0.0, 0.75],
+            1.0,
+            True,
+        ),
         (text("x+=3"), [0.25], 0.25, False),
         (text(), [], 0.0, False),
         (text("x+=3", "", "x*=2", "x-=1", "x+=1"), [0.25, 0.25, 0.25, 0.25], 1.0, True),
@@ -80,28 +113,79 @@ def test_an_empty_function_passes_where_nothing_remains_to_be_done():
     assert judged(asked("x+=1", "x-=1"), text()) == ([], 1.0, True)
 
 
-def test_a_hanging_line_costs_itself_and_what_follows(jail, monkeypatch):
-    grade = jail.grade
-    monkeypatch.setattr(jail, "grade", lambda code, tests: grade(code, tests, timeout_s=1.0))
+@pytest.mark.usefixtures("jail")
+def test_a_hanging_line_costs_itself_and_what_follows():
     env = asked("x+=3", "x*=2", "x-=1")
     pay, outcome, success = judged(env, text("x+=3", "while 1: pass", "x-=1"))
     assert (pay, success) == ([pytest.approx(1 / 3), 0.0, 0.0], False)
     assert outcome == pytest.approx(1 / 3)
 
 
-def test_a_beginning_that_never_ends_does_not_decide_about_the_whole(jail, monkeypatch):
-    grade = jail.grade
-    monkeypatch.setattr(jail, "grade", lambda code, tests: grade(code, tests, timeout_s=1.0))
+@pytest.mark.usefixtures("jail")
+def test_a_beginning_that_never_ends_does_not_decide_about_the_whole():
     env = asked("x+=3", "x*=2", "x-=1")
     written = "def f(x):\n while 1:\n  x+=0\n  return x*2+5"
-    assert judged(env, written) == ([0.0, 0.0], 1.0, True)
+    assert judged(env, written) == ([0.0, 1.0], 1.0, True)
+    # Here the last beginning is the whole text, and the one before it never ends.
+    env = asked("x+=3", "x*=2", "x-=1", "x+=1", "x+=2")
+    written = "def f(x):\n x=x*2+8\n while 1:\n  x+=0\n  if x:break\n return x"
+    assert judged(env, written) == ([0.0, 0.0, 0.0, 1.0], 1.0, True)
 
 
-def test_spans_cover_the_lines_and_the_last_one_the_rest():
-    written = "def f(x):\n x+=3\n\n  x*=2\n return x"
-    assert _statement_lines(written) == [(10, 15), (17, 23)]
-    assert [written[a:b] for a, b in _statement_lines(written)] == [" x+=3", "  x*=2"]
-    assert _statement_lines("def f(x):\n") == []
+@pytest.mark.parametrize(
+    ("written", "runs"),
+    [
+        (text("while 1:0"), 1),  # its one beginning is the whole text
+        (text("x+=3", "x*=2", "x-=1", "while 1:0"), 1),  # only the whole never ends
+        (text("x+=3", "while 1:0", "x-=1", "x+=1"), 2),
+        (text("while 1:\n  x+=6", "  if x:break"), 2),  # the whole may end where a beginning hangs
+        (text("x+=3", "x*=4", "x-=1", "x+=1"), 1),
+        (text("x+=3", "x*=2", "x-=1", "x+=1"), 1),
+    ],
+)
+def test_a_text_is_run_again_only_where_a_beginning_hides_it(jail, monkeypatch, written, runs):
+    grade, limits = jail.grade, []
+
+    def spy(code, tests, *, timeout_s):
+        limits.append(timeout_s)
+        return grade(code, tests, timeout_s=timeout_s)
+
+    monkeypatch.setattr(jail, "grade", spy)
+    judged(asked("x+=3", "x*=2", "x-=1", "x+=1"), written)
+    assert limits == [0.5] * runs
+
+
+@pytest.mark.usefixtures("jail")
+def test_endless_programs_spoil_no_other_and_wait_for_no_other():
+    envs = [asked("x+=3", "x*=2") for _ in range(8)]
+    texts = [text("while 1:0", "x+=1")] * 7 + [text("x+=3", "x*=2")]
+    begun = time.monotonic()
+    done = call_all(
+        [partial(env.step, each) for env, each in zip(envs, texts, strict=True)],
+        timeout_s=1.8,  # less than the eight take together
+        workers=Program.blocking,
+    )
+    assert time.monotonic() - begun < 7 * 1.0 / WORKERS + 1.5
+    assert [each.error for each in done] == [""] * 8
+    assert [each.value[4]["success"] for each in done] == [False] * 7 + [True]
+
+
+def test_a_fork_while_the_sandbox_opens_leaves_its_lock_free():
+    held, child = threading.Event(), -1
+
+    def hold():
+        with judge._lock:
+            held.set()
+            time.sleep(0.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if judge._lock.acquire(timeout=2) else 1)
+    holder.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.usefixtures("jail")
@@ -195,7 +279,7 @@ def test_without_a_sandbox_the_episode_is_an_error_and_not_a_zero(monkeypatch):
 
 def test_a_failed_sandbox_gives_no_verdict(monkeypatch):
     class Failing:
-        def grade(self, code, tests):
+        def grade(self, code, tests, *, timeout_s):
             class Verdict:
                 status, message, tests = "infra_error", "the worker died", ()
 
@@ -213,7 +297,7 @@ def test_one_sandbox_serves_the_process(jail):
 @given(st.text("def f(x):\n retun+-*=3", max_size=40))
 def test_lines_are_inside_the_text_and_never_empty(rest):
     written = "def f(x):\n" + rest
-    spans = _statement_lines(written)
+    spans, _ = _statement_lines(written)
     assert all(10 <= start < end <= len(written) for start, end in spans)
     assert all(a[1] < b[0] for a, b in pairwise(spans))
     assert all(

@@ -204,3 +204,22 @@ def test_listing_says_what_each_takes_and_which_cannot_be_loaded():
     assert rows["stepcredit/Doors-v0"].summary.startswith("Open T doors")
     assert "cannot be loaded" in rows["my/Broken-v0"].summary
     assert "CartPole-v1" not in rows
+
+
+@pytest.mark.parametrize("id", [3, None, ["stepcredit/Doors-v0"]])
+def test_an_id_that_is_no_text_is_refused(id):
+    with pytest.raises(EnvError, match=r"id=.*: must be a text such as"):
+        make(id)
+
+
+def test_a_class_made_by_hand_is_registered_as_itself():
+    made = type("MadeByHand", (Env,), {"reset": Env.reset, "step": lambda self, action: None})
+    made.__module__ = __name__
+    register("test/MadeByHand-v0", made)
+    assert isinstance(make("test/MadeByHand-v0").unwrapped, made)
+
+
+def test_an_entry_point_that_names_nothing_says_so():
+    register("test/Nowhere-v0", f"{__name__}:NoSuchClass")
+    with pytest.raises(EnvError, match="NoSuchClass' cannot be loaded"):
+        make("test/Nowhere-v0")

@@ -57,6 +57,16 @@ def test_hand_computed_payment_of_each_setup():
         assert [result[4]["owed"]["dense@end"] for result in results] == [0.5, 0.0]
 
 
+def test_without_a_left_over_the_total_lies_on_the_last_span_and_no_step_is_added():
+    spans = [StepReward(0, 1, 0.1), StepReward(1, 2, 0.2)]
+    steps = [(0.1 + 0.2 + 1e-16, {"step_rewards": spans, "outcome": 1.0})]
+    for reward, amount in (("dense@end", 0.3), ("outcome", 1.0)):
+        (result,) = paid(RewardSetup(Scripted(*steps), reward), ["abcd"])
+        found = result[4]["step_rewards"]
+        assert [(span.start, span.end) for span in found] == [(0, 1), (1, 2)]
+        assert [span.value for span in found] == [0.0, pytest.approx(amount)]
+
+
 def test_at_the_end_the_last_span_is_paid_when_nothing_follows_it():
     steps = [(0.5, {"step_rewards": [StepReward(1, 2, 0.3), StepReward(0, 1, 0.2)], "outcome": 1})]
     (result,) = paid(RewardSetup(Scripted(*steps), "dense@end"), ["ab"])
@@ -84,6 +94,33 @@ def test_an_end_without_outcome_is_an_error_unless_the_env_could_not_score():
         env.step("a")
     (result,) = paid(RewardSetup(Scripted((0.0, {"status": "error"})), "outcome"), "a")
     assert result[4]["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("reward", "info", "message"),
+    [
+        (None, {"outcome": 1.0}, "reward=None: must be a finite number"),
+        (1.0, {"outcome": None}, "outcome=None: must be a finite number"),
+        (1.0, {"outcome": 1.0, "step_rewards": None}, "step_rewards=None: must be a list"),
+        (
+            1.0,
+            {"outcome": 1.0, "step_rewards": [StepReward(0, 1, None)]},
+            "the value of StepReward",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", REWARDS)
+def test_answers_that_are_none_are_refused_by_name(name, reward, info, message):
+    env = RewardSetup(Scripted((reward, info)), name)
+    env.reset()
+    with pytest.raises(EnvError, match=message):
+        env.step("a")
+
+
+@pytest.mark.parametrize("name", [["outcome"], 3, {}])
+def test_a_reward_that_is_no_text_is_refused(name):
+    with pytest.raises(EnvError, match="unknown reward"):
+        make("stepcredit/Doors-v0", reward=name)
 
 
 def test_synonyms_and_unknown_names():

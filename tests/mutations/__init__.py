@@ -8,7 +8,8 @@ from tests.mutations.algos import ALGOS
 from tests.mutations.envs import ENVS
 from tests.mutations.face import FACE
 from tests.mutations.mutation import Mutation
+from tests.mutations.sandbox import SANDBOX
 
-MUTATIONS = [*ALGOS, *AGENTS, *ENVS, *FACE]
+MUTATIONS = [*ALGOS, *AGENTS, *ENVS, *FACE, *SANDBOX]
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -41,8 +41,8 @@ AGENTS = [
     # What the spans leave over is lost.
     Mutation(
         "stepcredit/agents/placement.py",
-        "if abs(left_over) > ROUNDING:",
-        "if left_over < -ROUNDING:",
+        "if rest:",
+        "if rest < 0:",
         "tests/agents/test_placement.py::test_what_is_left_over_becomes_a_step_of_the_unjudged_tail",
     ),
     # A step that pays nothing is no step.
@@ -107,6 +107,13 @@ AGENTS = [
         "owed=owed.get(reward_setup(self.env), 0.0)",
         "owed=0.0",
         "tests/agents/test_rollout.py::test_an_episode_cut_by_the_rollout_is_paid_what_it_earned",
+    ),
+    # What a cut episode is owed makes a step of its own.
+    Mutation(
+        "stepcredit/agents/episode.py",
+        "judged[-1] = replace(judged[-1], value=judged[-1].value + owed)",
+        "judged[-1] = replace(judged[-1])",
+        "tests/agents/test_set_ups.py::test_what_a_cut_episode_is_owed_makes_no_step",
     ),
     # Every turn counts its steps from 0.
     Mutation(

@@ -63,9 +63,48 @@ ENVS = [
     # Zero-reward steps are dropped when the pay comes at the end.
     Mutation(
         file="stepcredit/envs/rewards.py",
-        old="unpaid = [replace(span, value=0.0) for span in spans]",
-        new="unpaid = [replace(span, value=0.0) for span in spans if span.value]",
+        old="steps = [replace(span, value=0.0) for span in spans]",
+        new="steps = [replace(span, value=0.0) for span in spans if span.value]",
         test="tests/envs/test_rewards.py::test_placement_keeps_the_steps_where_nothing_follows_them",
+    ),
+    # Paid at the end, the unjudged end of every turn is a step.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old="if steps and steps[-1].end < length and left_over(own_reward, spans):",
+        new="if steps and steps[-1].end < length:",
+        test="tests/envs/test_rewards.py::"
+        "test_without_a_left_over_the_total_lies_on_the_last_span_and_no_step_is_added",
+    ),
+    # Paid at the end, what the environment leaves over makes no step.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old="if steps and steps[-1].end < length and left_over(own_reward, spans):",
+        new="if steps and steps[-1].end < length and False:",
+        test="tests/agents/test_set_ups.py::"
+        "test_a_left_over_makes_the_end_of_a_turn_a_step_and_none_does_not",
+    ),
+    # Rounding noise is a left-over.
+    Mutation(
+        file="stepcredit/envs/contract.py",
+        old="return rest if abs(rest) > ROUNDING * scale else 0.0",
+        new="return rest",
+        test="tests/agents/test_set_ups.py::"
+        "test_rounding_is_no_left_over_however_large_the_rewards_are",
+    ),
+    # Rounding is measured in absolute terms.
+    Mutation(
+        file="stepcredit/envs/contract.py",
+        old="return rest if abs(rest) > ROUNDING * scale else 0.0",
+        new="return rest if abs(rest) > ROUNDING else 0.0",
+        test="tests/agents/test_set_ups.py::"
+        "test_rounding_is_no_left_over_however_large_the_rewards_are",
+    ),
+    # A right program that went another way is not paid in full.
+    Mutation(
+        file="stepcredit/envs/program.py",
+        old="pay[-1] += self.steps - right_steps",
+        new="pay[-1] += 0",
+        test="tests/envs/test_program.py::test_statements_are_judged_by_the_program_up_to_them",
     ),
     # A program's beginning is judged by the values after one transformation more.
     Mutation(

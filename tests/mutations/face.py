@@ -40,10 +40,31 @@ FACE = [
     ),
     # One label that holds is enough for all.
     Mutation(
-        "stepcredit/findings.py",
-        "met = any(outcomes) if any_of else all(outcomes)",
-        "met = any(outcomes)",
+        "stepcredit/claims.py",
+        "met = _any(outcomes) if any_of else _all(outcomes)",
+        "met = _any(outcomes)",
         "tests/face/test_findings.py::test_claims_are_judged_by_the_numbers",
+    ),
+    # A place that nothing is known of counts as one that holds.
+    Mutation(
+        "stepcredit/claims.py",
+        "None if None in outcomes else True",
+        "True",
+        "tests/face/test_findings.py::test_what_is_known_decides_a_claim_that_is_partly_unknown",
+    ),
+    # The upper end decides about `at_least`.
+    Mutation(
+        "stepcredit/claims.py",
+        "if interval.low < margin else",
+        "if interval.high < margin else",
+        "tests/face/test_findings.py::test_what_is_not_met_says_which_end_breaks_it",
+    ),
+    # Ends may be rounded onto the margin.
+    Mutation(
+        "stepcredit/statistics.py",
+        "interval.high) for bound in bounds]",
+        "interval.high) for bound in bounds[:0]]",
+        "tests/face/test_statistics.py::test_no_end_is_rounded_onto_a_bound_that_it_does_not_touch",
     ),
     # Evaluations cost nothing.
     Mutation(

@@ -1,91 +1,11 @@
 # ruff: noqa: E501  # programs as strings read best with their own line breaks alone
-"""Attacks on the sandbox as data: a program, its tests, and the statuses that are right for it.
+"""Attacks on the verdict, the host and other programs, as data, and all attacks together."""
 
-`{canary}` stands for the path of a host file whose content must never be seen, `{port}` for a
-listening port of the host, `{pid}` for the process id of the test run. Unless "passed" is among the
-allowed statuses no single test of the attack may pass.
-"""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One hostile program; `number` is its class in the list of known attack classes."""
-
-    name: str
-    number: int
-    code: str
-    allowed: tuple[str, ...]
-    tests: tuple[str, ...] = ("assert f(1) == 41",)
-    timeout_s: float = 1.0
-
-
-RIGHT = "\ndef f(x):\n    return x + 40\n"
-WRONG = "\ndef f(x):\n    return 0\n"
+from tests.sandbox.attack import RIGHT, WRONG, Attack
+from tests.sandbox.attacks_on_limits import ATTACKS_ON_LIMITS
 
 ATTACKS = (
-    Attack(
-        "fork bomb", 1,
-        "import os\ndef f(x):\n    while True:\n        try: os.fork()\n        except OSError: pass",
-        ("timeout", "memory", "error"), timeout_s=0.5,
-    ),
-    Attack(
-        "thread bomb", 2,
-        "import threading, time\ndef f(x):\n    while True:\n"
-        "        threading.Thread(target=time.sleep, args=(60,)).start()",
-        ("error", "memory", "timeout"),
-    ),
-    Attack("memory bomb", 3, "def f(x):\n    b = []\n    while True: b.append(bytearray(1 << 24))",
-           ("memory",), timeout_s=20.0),
-    Attack(
-        "memory bomb of many children", 4,
-        "import os, time\ndef f(x):\n    for _ in range(12):\n        if os.fork() == 0:\n"
-        "            b = bytearray(b'x') * (60 << 20)\n            time.sleep(60)\n"
-        "    time.sleep(60)",
-        ("memory",), timeout_s=8.0,
-    ),
-    Attack(
-        "disk fill", 5,
-        "def f(x):\n    for i in range(10**6):\n"
-        "        with open(f'/tmp/{i}', 'wb') as file: file.write(b'x' * (1 << 22))\n    return 41",
-        ("error",),
-    ),
-    Attack("inode fill", 5, "def f(x):\n    for i in range(10**6): open(f'/tmp/{i}', 'w').close()",
-           ("error",), timeout_s=5.0),
-    Attack(
-        "write outside the workspace", 6,
-        "import os\ndef f(x):\n"
-        "    for p in ('/x', '/etc/x', '/usr/x', '/dev/x', '/proc/x', os.__file__, '{canary}'):\n"
-        "        try: os.close(os.open(p, os.O_WRONLY | os.O_CREAT)); return p\n"
-        "        except OSError: pass\n    return 41",
-        ("passed",),
-    ),
-    Attack("endless output", 7, "def f(x):\n    while True: print('x' * 10000)", ("output_limit",),
-           timeout_s=20.0),
-    Attack("one huge line", 7, "def f(x):\n    print('x' * 50_000_000, flush=True)\n    return 41",
-           ("output_limit",), timeout_s=20.0),
-    Attack(
-        "both outputs at once", 8,
-        "import os, threading\ndef pour(fd):\n    while True: os.write(fd, b'y' * 5000)\n"
-        "def f(x):\n    threading.Thread(target=pour, args=(1,)).start()\n    pour(2)",
-        ("output_limit",), timeout_s=20.0,
-    ),
-    Attack("huge reply", 7, "def f(x):\n    return 'x' * 50_000_000", ("failed",), timeout_s=5.0),
-    Attack(
-        "flood of the reply pipe", 7,
-        "import os\ndef f(x):\n    while True:\n        for fd in range(3, 9):\n"
-        "            try: os.write(fd, b'z' * 65536)\n            except OSError: pass",
-        ("output_limit",), timeout_s=20.0,
-    ),
-    Attack("endless loop", 9, "def f(x):\n    while True: pass", ("timeout",), timeout_s=0.4),
-    Attack("endless loop in C", 9, "def f(x):\n    return 10 ** 10 ** 9", ("timeout", "memory"),
-           timeout_s=0.6),
-    Attack("sleep", 10, "import time\ndef f(x):\n    time.sleep(1000)", ("timeout",), timeout_s=0.4),
-    Attack("read stdin", 10, "import sys\ndef f(x):\n    return sys.stdin.read() + input()",
-           ("error",)),
+    *ATTACKS_ON_LIMITS,
     Attack(
         "ignore all signals", 11,
         "import signal\nfor n in range(1, 64):\n    try: signal.signal(n, signal.SIG_IGN)\n"
@@ -132,14 +52,14 @@ ATTACKS = (
         "class Any(int):\n    def __eq__(self, other): return True\n"
         "    def __ne__(self, other): return False\n    def __bool__(self): return True\n"
         "    __hash__ = int.__hash__\ndef f(x):\n    return Any(7)",
-        ("failed",),
+        ("error",),
     ),
     Attack(
         "containers and text equal to everything", 19,
         "def liar(base):\n    return type('Liar', (base,), {'__eq__': lambda s, o: True,\n"
         "        '__len__': lambda s: 3, '__contains__': lambda s, o: True, '__hash__': lambda s: 0})\n"
         "def f(kind):\n    return liar({'l': list, 's': str, 't': tuple, 'd': dict}[kind])()",
-        ("failed",),
+        ("error",),
         ("assert f('l') == [1]", "assert f('s') == 'a'", "assert f('t') == (1,)",
          "assert f('d') == {1: 2}", "assert 3 in f('l')", "assert len(f('t')) == 3"),
     ),
@@ -176,8 +96,21 @@ ATTACKS = (
         " 'compile', 'print', 'type', 'bool', 'all', 'set', 'sorted'):\n"
         "    setattr(builtins, name, lambda *a, **k: True)\n"
         "math.isclose = json.dumps = operator.eq = lambda *a, **k: True" + WRONG,
-        ("failed", "error"), ("assert math.isclose(f(1), 41.0)", "assert len(f(1)) == 2",
+        ("failed", "error", "memory"), ("assert math.isclose(f(1), 41.0)", "assert len(f(1)) == 2",
                               "assert f(1) == 41"),
+    ),
+    Attack(
+        "names of the expected side", 23,
+        "from collections import deque\nrange = lambda n: []\npow = bin = lambda *a: 0\nmap = lambda *a: [1]\n"
+        "N, make = 0, list\nclass Text(str):\n    startswith = count = __eq__ = same = lambda *a: True\n"
+        "    __hash__ = str.__hash__\nclass Make:\n    def __new__(cls, *a): return 0\n"
+        "def f(x):\n    return {0: [], 1: 0, 2: Text()}[x]",
+        ("error", "failed"),
+        ("assert f(0) == list(range(3))", "assert f(1) == pow(2, 3)", "assert f(1) == bin(5)",
+         "assert f(1) == N * 5", "assert f(0) == make()", "assert f(2).startswith('abc')",
+         "assert f(2).same('abc')", "assert f(2).__eq__('abc')", "assert f(2).count('a') == 1",
+         "assert sorted(map(int, '21')) == f(0)", "assert Make(f(0)) == Make([1])",
+         "assert math.isclose(f(1), N)", "assert f(1) in [N]", "assert sorted('ba') == ['a', 'b']"),
     ),
     Attack(
         "replace the harness", 23,
@@ -199,11 +132,11 @@ ATTACKS = (
     Attack(
         "pickle and reduce", 28,
         "class P:\n    def __reduce__(self): return (eval, ('41',))\ndef f(x):\n    return P()",
-        ("failed",),
+        ("error",),
     ),
     Attack(
         "names that do not encode", 27,
-        "class M(type):\n    __name__ = property(lambda c: chr(0xdc80))\nclass X(metaclass=M): pass\ndef f(x):\n    return X()", ("failed",),
+        "class M(type):\n    __name__ = property(lambda c: chr(0xdc80))\nclass X(metaclass=M): pass\ndef f(x):\n    return X()", ("error",),
     ),
     Attack(
         "signals and owners of descriptors for the init", 15,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -13,19 +14,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepcredit.sandbox import Sandbox, open_sandbox
-from tests.sandbox.attacks import ATTACKS, Attack
+from tests.sandbox.attack import Attack
+from tests.sandbox.attacks import ATTACKS
 
 
 def tree(pid: int) -> list[int]:
     """List a process and all its descendants."""
     found = [pid]
-    # Each thread has children of its own.
-    for tasks in Path("/proc", str(pid), "task").glob("*/children"):
-        try:
-            children = tasks.read_text().split()
-        except OSError:
-            continue
-        found += [below for child in children for below in tree(int(child))]
+    # Each thread has children of its own; threads and processes may end while they are listed.
+    with contextlib.suppress(OSError):
+        for tasks in Path("/proc", str(pid), "task").iterdir():
+            with contextlib.suppress(OSError):
+                children = (tasks / "children").read_text().split()
+                found += [below for child in children for below in tree(int(child))]
     return found
 
 

@@ -1,5 +1,6 @@
 """Workers that die, parents that die, and what is left afterwards."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -112,6 +113,61 @@ def test_closing_ends_a_running_job_at_once(sandbox: Sandbox) -> None:
     thread.join()
     assert time.monotonic() - start < 5
     assert [verdict.status for verdict in verdicts] == ["infra_error"]
+
+
+def test_a_job_submitted_while_closing_is_refused_or_answered(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = open_sandbox("bwrap", workers=1)
+    real, entered = own._pool._queue, threading.Event()
+
+    class Slow:
+        """Take a job in slowly: closing then starts between the check and the queue."""
+
+        def put(self, item: object) -> None:
+            if item is not None:
+                entered.set()
+                time.sleep(0.3)
+            real.put(item)  # type: ignore[arg-type]  # whatever the pool puts
+
+        def get(self) -> object:
+            return real.get()
+
+    monkeypatch.setattr(own._pool, "_queue", Slow())
+    statuses: list[str] = []
+    job = threading.Thread(target=lambda: statuses.append(own.grade(RIGHT, TESTS).status))
+    job.daemon = True
+    job.start()
+    assert entered.wait(5)
+    own.close()
+    job.join(5)
+    assert statuses in (["infra_error"], ["passed"])
+
+
+def test_locks_on_shared_files_do_nothing(sandbox: Sandbox) -> None:
+    """Devices and runtime files are the host's; sqlite must still be able to lock its own file."""
+    code = (
+        "import fcntl, os, sqlite3, time\nfiles = [open('/dev/null', 'w'), open(os.__file__)]\n"
+        "fcntl.flock(files[0], fcntl.LOCK_EX)\nfcntl.lockf(files[0], fcntl.LOCK_EX)\n"
+        "fcntl.flock(files[1], fcntl.LOCK_EX)\n"
+        "def f(x):\n    with sqlite3.connect('a.db') as db:\n"
+        "        db.execute('create table t (n)')\n        db.execute('insert into t values (3)')\n"
+        "    time.sleep(1)\n    return db.execute('select n from t').fetchone()[0]\n"
+    )
+    verdicts = []
+    job = threading.Thread(target=lambda: verdicts.append(sandbox.grade(code, TESTS)))
+    job.start()
+    taken = []
+    while job.is_alive():
+        for path in ("/dev/null", os.__file__):
+            with open(path) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    taken.append(path)
+        time.sleep(0.05)
+    assert taken == []
+    assert [verdict.status for verdict in verdicts] == ["passed"], verdicts
 
 
 def test_workers_are_replaced_after_their_share_of_jobs(sandbox: Sandbox) -> None:

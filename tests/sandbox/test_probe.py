@@ -120,7 +120,7 @@ def test_unsafe_local_is_taken_by_name_alone_and_warns() -> None:
 def test_a_worker_that_confuses_right_and_wrong_is_not_used() -> None:
     limits = Limits(namespaces=False, memory_mb=64, processes=32, disk_mb=16)
     args = python_args(limits)
-    broken = [arg.replace('b"V" + wire.encode(eval(', 'b"V" + wire.encode(2 or (') for arg in args]
+    broken = [arg.replace("wire.encode(value), wire", "wire.encode(2), wire") for arg in args]
     assert broken != args
     with pytest.raises(WorkerLost, match="canary"):
         Worker(selftest.COMMANDS["unsafe_local"](broken))
@@ -129,7 +129,7 @@ def test_a_worker_that_confuses_right_and_wrong_is_not_used() -> None:
 def test_a_job_that_fails_to_start_ends_the_worker_at_once() -> None:
     limits = Limits(namespaces=False, memory_mb=64, processes=32, disk_mb=16)
     args = python_args(limits)
-    broken = [arg.replace("= wire.decode(receive(size))", "= 1 / 0") for arg in args]
+    broken = [arg.replace("= wire.decode(head[:])", "= 1 / 0") for arg in args]
     assert broken != args
     start = time.monotonic()
     with pytest.raises(WorkerLost, match="ZeroDivisionError"):

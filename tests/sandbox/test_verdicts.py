@@ -29,7 +29,18 @@ def test_right_half_right_and_wrong(sandbox: Sandbox) -> None:
         ("x = 1 +", "error", "the program did not load: SyntaxError"),
         ("import numpy", "error", "ModuleNotFoundError"),
         ("g = 1", "error", "NameError"),
-        ("f = lambda x: object()", "failed", "type object is not a builtin value"),
+        ("f = lambda x: object()", "error", "type object is not a builtin value"),
+        (
+            "from fractions import *\nf = lambda x: Fraction(8, 2)",
+            "error",
+            "cannot be judged: a value",
+        ),
+        (
+            "from collections import *\nf = lambda x: Counter()",
+            "error",
+            "not judged: Counter has an",
+        ),
+        ("f = lambda x: iter([4])", "error", "not judged: == of a list_iterator; write list(...)"),
         ("f = lambda x: b'4'", "failed", "got b'4'"),
         ("\0", "error", "null bytes"),
         ("f = lambda x: 4 if __name__ == 'solution' else 5", "passed", ""),
@@ -70,6 +81,69 @@ def test_calls_before_an_endless_one_keep_their_result(sandbox: Sandbox) -> None
     tests = ["assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3", "assert f(1) == 1"]
     verdict = sandbox.grade(code, tests, timeout_s=1.0)
     assert [t.status for t in verdict.tests] == ["passed", "failed", "timeout", "timeout"]
+
+
+def test_what_decides_early_needs_no_later_call(sandbox: Sandbox) -> None:
+    tests = ["assert f(0) is None or f(0).val == 2", "assert f(1) == 0 and f(1).val == 2"]
+    tests += ["assert f(0) is None and f(0).val == 2", "assert 2 < f(1) < f(9).val"]
+    verdict = sandbox.grade("f = lambda x: x or None", tests)
+    assert [t.status for t in verdict.tests] == ["passed", "failed", "error", "failed"]
+    assert "AttributeError" in verdict.tests[2].message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "status"),
+    [
+        ("deque([3])", "deque([3])", "passed"),
+        ("deque([3])", "deque([4])", "failed"),
+        ("deque([3])", "[3]", "failed"),
+        ("range(3)", "range(3)", "passed"),
+        ("range(3)", "range(0, 9, 4)", "failed"),
+        ("range(0, 8, 4)", "range(0, 5, 4)", "passed"),
+        ("Counter(a=2)", "Counter('aa')", "passed"),
+        ("Counter(a=2)", "{'a': 2}", "passed"),
+        ("Counter(a=0)", "Counter()", "error"),
+        ("OrderedDict(a=1, b=2)", "{'b': 2, 'a': 1}", "passed"),
+        ("OrderedDict(a=1)", "{}", "failed"),
+    ],
+)
+def test_values_of_the_collections_module(
+    sandbox: Sandbox, value: str, expected: str, status: str
+) -> None:
+    code = f"from collections import *\ndef f(): return {value}"
+    assert sandbox.grade(code, [f"assert f() == {expected}"]).status == status
+
+
+THIEF = """
+import gc, re, sys
+def texts():
+    frame = sys._getframe()
+    while frame:
+        yield from map(repr, (*frame.f_locals.values(), *frame.f_globals.values()))
+        frame = frame.f_back
+    yield from map(repr, gc.get_objects())
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+        for line in maps:
+            place, rights = line.split()[:2]
+            start, end = (int(part, 16) for part in place.split("-"))
+            if rights.startswith("rw") and end - start < 1 << 28:
+                memory.seek(start)
+                yield memory.read(end - start).decode("latin1")
+mark = re.compile("SECRET_8754_[M]ARK")
+def f():
+    return sum(bool(mark.search(text)) for text in texts())
+"""
+
+
+def test_programs_of_one_job_cannot_read_each_other(sandbox: Sandbox) -> None:
+    """The mark is in the first program's text, calls, replies and output, and in the last one's."""
+    mark = "SECRET_8754_MARK"
+    other = f"print('{mark}')\ndef f(x='{mark}'): return x"
+    tests = [[f"assert f('{mark}') == '{mark}'", "assert f() == 0"], ["assert f() == 0"]]
+    first, thief, last = sandbox.grade_all([other, THIEF, other], [*tests, tests[0]])
+    assert (first.passed, last.passed) == (1, 1)
+    assert thief.status == "passed", thief.message
+    assert sandbox.grade(THIEF + f"\nx = '{mark}'", tests[1]).status == "failed"
 
 
 def test_programs_of_one_job_share_no_state(sandbox: Sandbox) -> None:

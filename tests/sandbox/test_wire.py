@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter, OrderedDict, deque
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from stepcredit.sandbox.wire import (
     MAX_SAME_HASH,
     Items,
+    NotJudged,
     WireError,
     decode,
     encode,
     frame,
+    own_equality,
     split_frames,
 )
 
@@ -131,12 +134,37 @@ def test_subclasses_become_their_base() -> None:
     assert decoded == [3, "a"]
 
 
-def test_other_iterables_equal_nothing_but_can_be_listed() -> None:
-    decoded = decode(encode(range(3)))
-    assert isinstance(decoded, Items)
-    assert decoded != [0, 1, 2]
-    assert list(decoded) == [0, 1, 2]
-    assert repr(decoded) == "<range of 3 items>"
+def test_ranges_and_deques_compare_by_their_items() -> None:
+    decoded = decode(encode([range(3), deque([3]), deque()]))
+    assert all(isinstance(item, Items) for item in decoded)
+    numbers, three, empty = decoded
+    assert numbers == range(3)
+    assert numbers == decode(encode(range(0, 3, 1)))
+    assert numbers != [0, 1, 2]
+    assert numbers != decode(encode(deque(range(3))))
+    assert three == decode(encode(deque([3])))
+    assert three != decode(encode(deque([4])))
+    assert (len(numbers), numbers[-1], 1 in numbers) == (3, 2, True)
+    assert (bool(three), bool(empty)) == (True, False)
+    assert list(numbers) == [0, 1, 2]
+    assert repr(numbers) == "<range of 3 items>"
+
+
+def test_what_another_iterable_equals_is_not_judged() -> None:
+    decoded = decode(encode(iter([1, 2])))
+    assert list(decoded) == [1, 2]
+    for operation in (lambda: decoded == [1, 2], lambda: decoded != [1, 2], lambda: len(decoded)):
+        with pytest.raises(NotJudged, match="list_iterator; write list"):
+            operation()
+
+
+def test_types_with_their_own_equality_are_named() -> None:
+    other = type("Other", (int,), {"__eq__": lambda s, o: True, "__hash__": int.__hash__})
+    assert own_equality([1, {"a": (2, {3.5}, "x", b"y")}]) == ""
+    assert own_equality([OrderedDict(a=1), type("Plain", (int,), {})(2), True]) == ""
+    assert own_equality([1, {"a": (other(2),)}]) == "Other"
+    assert own_equality({other(2): 1}) == "Other"
+    assert own_equality(Counter("a")) == "Counter"
 
 
 def test_too_deep_too_large_and_unknown_are_refused() -> None:

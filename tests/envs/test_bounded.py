@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from stepcredit.agents.bounded import call_all
+from stepcredit.envs.bounded import call_all
 
 
 def spin() -> None:
@@ -23,6 +23,15 @@ def swallow() -> None:
 
 def fail() -> None:
     raise KeyError("x")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def fail_without_text() -> None:
+    raise Unprintable
 
 
 def identity(value: int) -> int:
@@ -43,6 +52,30 @@ def test_no_calls_are_no_outcomes() -> None:
 def test_errors_name_type_text_and_place() -> None:
     (done,) = call_all([fail], timeout_s=5)
     assert done.error.startswith("KeyError: 'x' (test_bounded.py:")
+
+
+def test_an_error_without_a_text_is_an_error() -> None:
+    done = call_all([fail_without_text, partial(identity, 1)], timeout_s=5)
+    assert done[0].error.startswith("Unprintable (test_bounded.py:")
+    assert done[1].value == 1
+
+
+def test_the_time_of_a_call_begins_when_a_thread_takes_it_up() -> None:
+    done = call_all([partial(time.sleep, 0.2)] * 6, timeout_s=0.5, workers=2)
+    assert [o.error for o in done] == [""] * 6
+
+
+def test_no_more_threads_than_allowed_after_a_hang() -> None:
+    seen: list[int] = []
+    before = threading.active_count()
+
+    def count() -> None:
+        seen.append(threading.active_count() - before)
+        time.sleep(0.05)
+
+    call_all([spin, *[count] * 8], timeout_s=0.2, workers=1, most=2)
+    assert len(seen) == 8
+    assert max(seen) <= 3  # the two, and the one that is being stopped
 
 
 def test_foreign_code_cannot_end_the_program() -> None:
