@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import WrapperSpec, load_env_creator, parse_env_id
@@ -93,13 +93,12 @@ def _loaded(entry_point: EntryPoint) -> Callable[..., gym.Env[Any, Any]]:
     if not isinstance(entry_point, str):
         return entry_point
     try:
-        found: Callable[..., gym.Env[Any, Any]] = load_env_creator(entry_point)
+        return cast(Callable[..., gym.Env[Any, Any]], load_env_creator(entry_point))
     except (ImportError, AttributeError, ValueError) as problem:
         raise EnvError(
             f"entry point {entry_point!r} cannot be loaded ({problem}): must be the 'module:Name' "
             "of a class; register the class itself where it has no such name"
         ) from problem
-    return found
 
 
 def _check_arguments(creator: Callable[..., Any], kwargs: dict[str, Any]) -> None:
@@ -143,7 +142,7 @@ def make(id: str, *, reward: str | None = None, **kwargs: Any) -> gym.Env[Any, A
         )
     creator = spec.entry_point
     if creator is not None:
-        call = load_env_creator(creator) if isinstance(creator, str) else creator
+        call = _loaded(creator)
         checked = {k: v for k, v in kwargs.items() if k not in ("max_episode_steps", "render_mode")}
         _check_arguments(call, {**spec.kwargs, **checked})
     env = gym.make(spec, **kwargs)
@@ -181,11 +180,10 @@ def list_envs() -> list[EnvRow]:
     for id, spec in sorted(gym.registry.items()):
         if spec.entry_point != _BUILD:
             continue
-        creator = spec.kwargs["env_entry_point"]
         try:
-            creator = load_env_creator(creator) if isinstance(creator, str) else creator
-        except (ImportError, AttributeError) as problem:
-            rows.append(EnvRow(id, f"cannot be loaded: {problem}", {}))
+            creator = _loaded(spec.kwargs["env_entry_point"])
+        except EnvError as problem:
+            rows.append(EnvRow(id, str(problem), {}))
             continue
         summary = (inspect.getdoc(creator) or "").partition("\n")[0]
         defaults = {k: v for k, v in spec.kwargs.items() if k != "env_entry_point"}
