@@ -20,10 +20,12 @@ from rich.table import Table
 from stepcredit.config import (
     UserError,
     load_layers,
+    need_writable,
     parse_override,
     read_mapping,
     with_overrides,
 )
+from stepcredit.study import is_study
 
 
 def run_envs(args: argparse.Namespace) -> int:
@@ -60,8 +62,10 @@ def run_train(args: argparse.Namespace) -> int:
     """Train one run."""
     from stepcredit.training import build_config
 
-    layer = with_overrides(load_layers(args.config), args.overrides)
-    config = build_config(layer)
+    layer = load_layers(args.config)
+    if is_study(layer.values):
+        raise UserError(f"{args.config}: is a study; use: stepcredit compare {args.config}")
+    config = build_config(with_overrides(layer, args.overrides))
     out: Path = args.out or Path("runs") / args.config.stem
     if (out / "config.yaml").exists() and not args.resume:
         raise UserError(f"{out}: holds a run already; pass --resume, or --out with another folder")
@@ -71,13 +75,17 @@ def run_train(args: argparse.Namespace) -> int:
         raise UserError(
             f"{out}: holds a run of another config; pass the same one, or another --out"
         )
+    if (out / "study.yaml").exists():
+        raise UserError(f"{out}: holds a study; pass another folder as --out")
+    need_writable(out)
     # before torch is imported: a tiny model is fastest on one thread
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         summary = _train(config, out, args.resume, Console(stderr=True))
     except KeyboardInterrupt:
         again = " ".join(["stepcredit train", str(args.config), *args.overrides])
-        print(f"\nstopped; go on with: {again} --out {out} --resume", file=sys.stderr)
+        told = _stopped(out, config["train"]["save_every"], f"{again} --out {out}")
+        print(f"\n{told}", file=sys.stderr)
         return 130
     if args.json:
         _print_json({"out": str(out), **summary})
@@ -86,6 +94,22 @@ def run_train(args: argparse.Namespace) -> int:
     print(f"success {start:.3f} -> {final:.3f} after {summary['sampled_tokens']:,} sampled tokens")
     print(f"run folder: {out}")
     return 0
+
+
+def _stopped(out: Path, save_every: int, command: str) -> str:
+    """What Ctrl-C left, and how to go on from it."""
+    from stepcredit.algos.checkpoint import latest
+
+    if not (out / "config.yaml").exists():
+        return f"stopped before anything was written; start again with: {command}"
+    last = latest(out / "checkpoints")
+    if last is None:
+        return (
+            f"stopped before the first checkpoint (train.save_every={save_every}): "
+            f"the same command with --resume starts from step 0: {command} --resume"
+        )
+    step = json.loads((last / "counters.json").read_text())["step"]
+    return f"stopped; go on from step {step} with: {command} --resume"
 
 
 def _train(config: dict[str, Any], out: Path, resume: bool, console: Console) -> dict[str, Any]:
@@ -147,13 +171,13 @@ def run_compare(args: argparse.Namespace) -> int:
         )
         return 130
     if args.json:
-        claims = [{"claim": claim.text, "met": claim.met} for claim in done.claims]
+        claims = [{"claim": c.text, "met": c.met, "reason": c.reason} for c in done.claims]
         failed = [{"run": r.spec.name, "reason": r.reason} for r in done.failed]
         report = str(out / "report.html")
         _print_json({"report": report, "runs": done.num_runs, "failed": failed, "claims": claims})
         return 1 if done.failed else 0
     for claim in done.claims:
-        print(f"{'met    ' if claim.met else 'not met'} {claim.text}")
+        print(f"{claim.word:<11} {claim.text}" + (f" ({claim.reason})" if claim.reason else ""))
     if done.failed:
         print(f"{len(done.failed)} runs failed; the report says which and why", file=sys.stderr)
     print(f"report: {out / 'report.html'}")

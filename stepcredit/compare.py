@@ -21,7 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from stepcredit.config import Layered, UserError, content_hash, dump
+from stepcredit.claims import ClaimVerdict, judge
+from stepcredit.config import Layered, UserError, content_hash, dump, need_writable
 from stepcredit.cost import (
     Cost,
     Kind,
@@ -31,8 +32,8 @@ from stepcredit.cost import (
     probed_cost,
     recorded_cost,
 )
-from stepcredit.credit_page import CreditRow, render_credit
-from stepcredit.findings import ClaimVerdict, judge
+from stepcredit.credit_choice import CreditRows, credit_part
+from stepcredit.credit_page import CreditRow
 from stepcredit.plan import RunSpec, expand, tuning_runs
 from stepcredit.report import Measured, write_report
 from stepcredit.results import Result, is_finished, read_result, write_curves, write_results
@@ -49,7 +50,7 @@ class Runner:
 
     build_config: Callable[[Layered], dict[str, Any]]
     run_one: RunOne
-    credit_rows: Callable[[Path], list[CreditRow]]
+    credit_rows: CreditRows
 
 
 def training_runner() -> Runner:
@@ -95,6 +96,7 @@ def compare(
     specs, trials = expand(study, runner.build_config), tuning_runs(study, runner.build_config)
     for panel in study.file.panels.values():
         judge(panel, [])  # a claim that names nothing must not surface after the runs
+    _need_own_folder(out)
     with _only_one(out), WorkerPool(num_workers, runner.run_one, out / "workers.log") as pool:
         dump(study.source, out / "study.yaml")
         costs = _measure_costs(specs, out, pool, console)
@@ -107,7 +109,7 @@ def compare(
     results = _results(study, specs, out)
     write_results([*tuned, *results], out / "results.parquet")
     write_curves(results, out / "curves.parquet")
-    credit_html, no_credit = _credit(results, runner)
+    credit_html, credit_run, no_credit = credit_part(results, runner.credit_rows)
     wall_s, cpu_s = _spent([*tuned, *results])
     measured = Measured(
         study=study,
@@ -118,6 +120,7 @@ def compare(
         cpu_s=cpu_s,
         num_workers=num_workers,
         credit_html=credit_html,
+        credit_run=credit_run,
         no_credit=no_credit,
         command=" ".join(["stepcredit compare", str(study_path), *overrides]),
     )
@@ -135,9 +138,14 @@ def _need_report_extra() -> None:
             )
 
 
+def _need_own_folder(out: Path) -> None:
+    if (out / "config.yaml").exists() and not (out / "study.yaml").exists():
+        raise UserError(f"{out}: holds a run of `stepcredit train`; pass another folder as --out")
+    need_writable(out)
+
+
 @contextmanager
 def _only_one(out: Path) -> Iterator[None]:
-    out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,26 +281,6 @@ def _choose(tuned: Sequence[Result]) -> Chosen:
         for group, trials in scores.items()
         if trials
     }
-
-
-def _credit(results: Sequence[Result], runner: Runner) -> tuple[str, str]:
-    """The credit page of one run with dense rewards, or why there is none."""
-    done = [result for result in results if result.ok]
-    if not done:
-        return "", "No run finished, so there is no trajectory to show."
-    dense = [r for r in done if r.spec.config["env"].get("reward") == "dense"] or done
-    with_critic = [r for r in dense if str(r.spec.config["algo"].get("preset")).startswith("ppo")]
-    candidates = with_critic or dense
-    cell = biggest_cell(
-        [r.spec.cell for r in candidates if r.spec.panel == candidates[0].spec.panel]
-    )
-    shown = next(r for r in candidates if r.spec.cell == cell)
-    try:
-        rows = runner.credit_rows(shown.folder)
-    except Exception as error:
-        # the report of hours of runs must not be lost to its last picture
-        return "", f"The credit page of {shown.spec.name} failed: {type(error).__name__}: {error}"
-    return render_credit(rows), ""
 
 
 def _spent(results: Sequence[Result]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import yaml
@@ -222,7 +223,9 @@ def explain(
         # a union adds the name of the branch that failed, such as `list[str]`
         path = tuple(str(part) for part in item["loc"] if "[" not in str(part))
         hints = [*_fix(item["type"], item.get("ctx", {}), path, schema), *_place(path, origin)]
-        shown = "" if item["type"] in ("missing", "extra_forbidden") else f"{_short(item)}: "
+        # of a whole section only the rule is worth a line
+        silent = item["type"] in ("missing", "extra_forbidden") or isinstance(item["input"], dict)
+        shown = "" if silent else f"{_short(item)}: "
         suffix = f" ({'; '.join(hints)})" if hints else ""
         lines.append(f"{'.'.join(path) or 'config'}: {shown}{_rule(item)}{suffix}")
     return list(dict.fromkeys(lines))
@@ -236,6 +239,7 @@ def _short(item: Mapping[str, Any]) -> str:
 _RULES = {
     "extra_forbidden": "unknown key",
     "missing": "missing",
+    "too_short": "must hold at least {min_length}",
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be above {gt}",
     "less_than_equal": "must be at most {le}",
@@ -308,6 +312,22 @@ def content_hash(values: Mapping[str, Any]) -> str:
     """Twelve hex digits that change when any setting changes."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def need_writable(folder: Path) -> None:
+    """Make an output folder, before anything is spent on what would go into it.
+
+    Raises:
+        UserError: it cannot be made, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written: {error.strerror}; pass another folder as --out"
+        ) from error
 
 
 def dump(values: Mapping[str, Any], path: Path) -> None:

@@ -13,16 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from stepcredit import __version__, figure
-from stepcredit.findings import (
-    ClaimVerdict,
-    Difference,
-    arm_differences,
-    judge,
-    reward_questions,
-    table,
-)
+from stepcredit.claims import ClaimVerdict, judge
+from stepcredit.findings import Difference, arm_differences, reward_questions, table
 from stepcredit.results import Result
-from stepcredit.statistics import Interval, excludes_zero, number
+from stepcredit.statistics import Interval, digits_of, excludes_zero, number
 from stepcredit.study import Cell, Panel, Study, cell_text
 
 WHISKER_PX = 150
@@ -42,6 +36,8 @@ class Measured:
     cpu_s: float
     num_workers: int
     credit_html: str
+    credit_run: str
+    """Panel, cell, arm and seed of the run that the credit page shows."""
     no_credit: str
     """Why there is no credit page, where there is none."""
     command: str
@@ -61,6 +57,7 @@ def write_report(measured: Measured, out: Path) -> list[ClaimVerdict]:
         panels=panels,
         colours=figure.arm_colours(measured.study.file),
         credit=Markup(measured.credit_html),  # credit_page escapes its tokens
+        credit_run=measured.credit_run,
         no_credit=measured.no_credit,
         num_intervals=sum(panel["num_intervals"] for panel in panels),
         versions=_versions(),
@@ -75,11 +72,17 @@ def _template() -> Any:
         loader=PackageLoader("stepcredit", ""), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["number"] = number
+    environment.filters["difference"] = _difference
     environment.filters["whisker"] = whisker
     environment.filters["cell"] = cell_text
     environment.filters["seconds"] = lambda i: "-" if i is None else f"{i.mean:.1f}"
     environment.filters["chance"] = lambda n: f"{n * 0.05:.0f}" if n >= 20 else f"{n * 0.05:.1f}"
     return environment.get_template("report.html.jinja")
+
+
+def _difference(interval: Interval) -> str:
+    """A difference in the digits that its sentence has."""
+    return number(interval.mean, digits_of(interval))
 
 
 def _panel(measured: Measured, name: str) -> dict[str, Any]:
@@ -170,14 +173,12 @@ def _facts(measured: Measured) -> list[tuple[str, str]]:
         ("seeds per arm and cell", " or ".join(map(str, seeds))),
         ("sampled policy tokens per run", " or ".join(f"{n:,}" for n in tokens)),
     ]
+    allowed = measured.study.file.budget.cpu_hours * 60
     if measured.tuning:
         facts.append(("tuning runs", str(len(measured.tuning))))
     return [
         *facts,
-        (
-            "CPU",
-            f"{measured.cpu_s / 60:.1f} min of {measured.study.file.budget.cpu_hours:g} h allowed",
-        ),
+        ("CPU", f"{measured.cpu_s / 60:.1f} of {allowed:g} min allowed"),
         ("wall, about", f"{measured.wall_s / measured.num_workers / 60:.1f} min"),
         ("workers", f"{measured.num_workers} on {os.cpu_count()} cores"),
     ]

@@ -90,23 +90,48 @@ def number(value: float, digits: int = 2) -> str:
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
-def bracket(interval: Interval) -> str:
-    """`.12 [.05, .19]`, with more digits where the interval needs them; the bare mean for n=1."""
+def exact(value: float) -> str:
+    """A declared margin with all of its decimals, at least two: `.30`, `.001`."""
+    return number(value, next((d for d in range(2, 6) if abs(round(value, d) - value) < 1e-9), 6))
+
+
+def digits_of(interval: Interval, bounds: Sequence[float] = ()) -> int:
+    """Decimals that a difference is written with: 2, or more where the interval needs them.
+
+    No end is rounded onto a bound that it does not touch, 0 among them where it is excluded.
+    """
     if interval.low is None or interval.high is None or interval.half is None:
-        return number(interval.mean)
+        return 2
     digits = 2 if interval.half >= 0.02 else 3
-    nearer = min(abs(interval.low), abs(interval.high))
-    # an interval that excludes 0 must not be written as if it touched it
-    while excludes_zero(interval) and round(nearer, digits) == 0 and digits < 6:
+    bounds = [0.0, *bounds] if excludes_zero(interval) else bounds
+    gaps = [(end, bound) for end in (interval.low, interval.high) for bound in bounds]
+    apart = [(end, bound) for end, bound in gaps if abs(end - bound) > ROUNDING]
+    while digits < 6 and any(number(e, digits) == number(b, digits) for e, b in apart):
         digits += 1
+    return digits
+
+
+def bracket(interval: Interval, bounds: Sequence[float] = ()) -> str:
+    """`.12 [.05, .19]`, in the digits of `digits_of`; the bare mean for n=1."""
+    digits = digits_of(interval, bounds)
+    if interval.low is None or interval.high is None:
+        return number(interval.mean, digits)
     low, high = number(interval.low, digits), number(interval.high, digits)
     return f"{number(interval.mean, digits)} [{low}, {high}]"
 
 
 def verdict(
-    first: str, second: str, difference: Interval | None, margin: float | None = None
+    first: str,
+    second: str,
+    difference: Interval | None,
+    margin: float | None = None,
+    bounds: Sequence[float] = (),
 ) -> str:
-    """What the paired difference `first - second` shows, in one sentence; never more than that."""
+    """What the paired difference `first - second` shows, in one sentence; never more than that.
+
+    `margin` is one of equivalence; ends are written so that they tell on which side of each of
+    `bounds` they lie.
+    """
     if difference is None:
         return f"{first} and {second} share no finished seed: nothing can be said"
     if difference.half is None:
@@ -116,9 +141,11 @@ def verdict(
     if excludes_zero(difference):
         upper, lower = (first, second) if difference.mean > 0 else (second, first)
         size = Interval(abs(difference.mean), difference.half, difference.n)
-        parts.append(f"{upper} is above {lower} by {bracket(size)} ({basis})")
+        bounds = bounds if upper == first else [-bound for bound in bounds]
+        parts.append(f"{upper} is above {lower} by {bracket(size, bounds)} ({basis})")
     else:
-        parts.append(f"no difference shown: {first} - {second} = {bracket(difference)} ({basis})")
+        shown = bracket(difference, bounds)
+        parts.append(f"no difference shown: {first} - {second} = {shown} ({basis})")
     if margin is not None and within(difference, margin):
-        parts.append(f"within ±{number(margin)}: equivalent by the margin declared before")
+        parts.append(f"within ±{exact(margin)}: equivalent by the margin declared before")
     return "; ".join(parts)

@@ -1,19 +1,20 @@
 """The study file: panels of arms x cells x seeds, and what they were declared to show."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stepcredit.config import (
     Layered,
     UserError,
     build,
     load_layers,
+    nearest,
     override,
     parse_override,
     read_mapping,
@@ -28,7 +29,16 @@ Cell = tuple[tuple[str, Label], ...]
 """One value of every axis: (("T", 4), ("reward", "dense"))."""
 Changes = dict[str, Any]
 """Dotted key -> value."""
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+def _once(seeds: list[int]) -> list[int]:
+    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is listed twice; a seed is one run")
+    return seeds
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_once)]
 
 
 class Strict(BaseModel):
@@ -119,8 +129,6 @@ class Panel(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> "Panel":
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {self.seeds}: one is listed twice; a seed is one run")
         if self.tune and set(self.tune.seeds) & set(self.seeds):
             shared = sorted({*self.tune.seeds} & {*self.seeds})
             raise ValueError(f"tune.seeds share {shared} with seeds; tune on seeds of its own")
@@ -177,6 +185,8 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
         UserError: a missing file, an unknown key, or values that do not fit together.
     """
     layer = read_mapping(path)
+    if is_run(layer.values):
+        raise UserError(f"{path}: is the config of one run; use: stepcredit train {path}")
     on_top: Changes = {}
     for text in overrides:
         key, value = parse_override(text)
@@ -184,6 +194,7 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
             on_top[key] = value
         else:
             layer = override(layer, {key: value}, "command line")
+    _check_keys(layer)
     base = _base(layer, path)
     values = {key: value for key, value in layer.values.items() if key != "base"}
     file = build(StudyFile, _with_panels(Layered(values, layer.origin), path.stem))
@@ -191,6 +202,37 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
         if not NAME.fullmatch(name):
             raise UserError(f"panels.{name}: a panel's name is letters, digits and _ . @ + -")
     return Study(file=file, base=base, on_top=on_top, source=layer.values)
+
+
+def is_study(values: Mapping[str, Any]) -> bool:
+    """Whether a mapping is meant for `stepcredit compare`."""
+    return bool(values.keys() & {"panels", "arms", "budget"})
+
+
+def is_run(values: Mapping[str, Any]) -> bool:
+    """Whether a mapping is meant for `stepcredit train`."""
+    return not is_study(values) and bool(values.keys() & set(SECTIONS))
+
+
+class _Shared(BaseModel):
+    """What stands at the top for every panel, checked once and not once a panel."""
+
+    seeds: Seeds | None = None
+    metric: Literal["success", "outcome"] | None = None
+
+
+def _check_keys(layer: Layered) -> None:
+    """Refuse unknown keys at the top, with every key that may stand there as a suggestion."""
+    known = ["base", *StudyFile.model_fields, *INHERITED]
+    known += [] if "panels" in layer.values else ["claims"]
+    for key in layer.values:
+        if key in known:
+            continue
+        place = layer.origin.get((key,), "command line")
+        near = nearest(key, [*known, *SECTIONS])
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
+        raise UserError(f"{key}: unknown key ({hint}; set in {place})")
+    build(_Shared, layer)
 
 
 def _base(layer: Layered, path: Path) -> Layered:

@@ -1,12 +1,13 @@
 """How a run reaches the trainer: settings checked first, torch loaded late."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import fields
 from json import dumps
 from pathlib import Path
 from typing import Any
 
-from stepcredit.config import Layered, UserError, build
+from stepcredit.config import Layered, UserError, build, nearest
 
 
 def build_config(layer: Layered) -> dict[str, Any]:
@@ -20,12 +21,28 @@ def build_config(layer: Layered) -> dict[str, Any]:
     from stepcredit.algos.trainer import check_fit
 
     config = build(RunConfig, layer)
+    _check_algo_keys(config.algo.preset, config.algo.further)
     try:
         check_fit(config, build_preset(config.algo.preset, config.algo.further))
         _check_env(config.env.id, config.env.reward, config.env.further)
     except ValueError as error:
         raise UserError(str(error)) from error
     return config.model_dump(mode="json")
+
+
+def _check_algo_keys(preset: str, further: Iterable[str]) -> None:
+    """A key that no preset has may be meant for the section itself, `preset` above all."""
+    from stepcredit.algos.presets import ALGORITHMS
+    from stepcredit.algos.settings import AlgoSettings
+
+    if preset not in ALGORITHMS:
+        return
+    known = [*AlgoSettings.model_fields, *(f.name for f in fields(ALGORITHMS[preset][1]))]
+    for key in further:
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"did you mean algo.{near}?" if near else f"known: {', '.join(known)}"
+            raise UserError(f"algo.{key}: {preset} has no such setting ({hint})")
 
 
 _CHECKED: set[str] = set()

@@ -28,11 +28,14 @@ def run_one(
 ) -> None:
     """Write the curve 1 - exp(-speed * tokens) with noise from the seed.
 
-    env.fail_seeds raises, env.die_seeds ends the process, env.sleep_s is slept in each step.
+    env.fail_seeds raises, env.die_seeds ends the process, env.sleep_s is slept in each step;
+    env.gate holds the odd seeds back until a file of that name exists.
     """
     env, algo, train = config["env"], config["algo"], config["train"]
     if train["seed"] in env.get("fail_seeds", []):
         raise ValueError("door stuck; oil it")
+    while train["seed"] % 2 and "gate" in env and not Path(env["gate"]).exists():
+        time.sleep(0.01)
     folder.mkdir(parents=True, exist_ok=True)
     noise = random.Random(f"{train['seed']}")
     lift = noise.gauss(0, 0.03)

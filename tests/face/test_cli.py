@@ -90,7 +90,11 @@ def test_check_passes_finds_and_refuses(tmp_path: Path, capsys: pytest.CaptureFi
         (["train.stpes=3"], "did you mean train.steps?"),
         (["train.steps=-3"], "train.steps: -3: must be at least 0"),
         (["algo.num_generations=1"], "algo.num_generations=1: grpo compares the samples"),
-        (["algo.lamm=1", "algo.preset=ppo"], "did you mean lam?"),
+        (["algo.lamm=1", "algo.preset=ppo"], "did you mean algo.lam?"),
+        (
+            ["algo.presett=grpo"],
+            "algo.presett: grpo has no such setting (did you mean algo.preset",
+        ),
         (["algo.preset=grop"], "did you mean grpo?"),
         (["env.id=stepcredit/Dors-v0"], "Doors-v0"),
         (["env.trns=3"], "turns"),
@@ -139,14 +143,85 @@ def test_compare_prints_claims_and_where_the_report_lies(
     found = json.loads(capsys.readouterr().out)
     assert found["runs"] == 12 and found["failed"] == []
     assert found["claims"] == [
-        {"claim": "dense - outcome excludes 0 at arm = grpo, on AUC", "met": True}
+        {"claim": "dense - outcome excludes 0 at arm = grpo, on AUC", "met": True, "reason": ""}
     ]
     assert Path(found["report"]).exists()
     failing = ["compare", "study.yaml", "seeds=[0, 1]", "env.fail_seeds=[1]", "--workers", "2"]
     assert main(failing) == 1
     captured = capsys.readouterr()
-    assert "not met dense - outcome" in captured.out
+    told_in_text = "cannot tell dense - outcome excludes 0 at arm = grpo, on AUC (needs at least 2"
+    assert told_in_text in captured.out
     assert "4 runs failed" in captured.err
+
+
+def test_compare_says_why_a_claim_is_not_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stepcredit.compare.training_runner", runner)
+    claims = "claims: [{difference: final - start, expect: at_least, margin: 0.9}]\n"
+    (tmp_path / "study.yaml").write_text(STUDY + claims)
+    command = ["compare", "study.yaml", "--workers", "2"]
+    assert main(command) == 0
+    told_in_text = capsys.readouterr().out.splitlines()[0]
+    assert told_in_text.startswith("not met     final - start is at least .90 (final - start at ")
+    assert " is below .90; 3 more)" in told_in_text
+    assert main([*command, "seeds=[0]", "--json"]) == 0
+    (claim,) = json.loads(capsys.readouterr().out)["claims"]
+    assert claim["met"] is None and claim["reason"] == "needs at least 2 seeds"
+
+
+def test_train_and_compare_name_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    assert main(["train", "study.yaml"]) == 2
+    assert "study.yaml: is a study; use: stepcredit compare study.yaml" in told(capsys)
+    (tmp_path / "run.yaml").write_text("env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\n")
+    assert main(["compare", "run.yaml"]) == 2
+    assert "is the config of one run; use: stepcredit train run.yaml" in told(capsys)
+
+
+def test_train_needs_a_folder_of_its_own_that_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text("env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\n")
+    assert main(["train", "run.yaml", "--out", "run.yaml/below"]) == 2
+    assert "run.yaml/below: cannot be written: Not a directory; pass another" in told(capsys)
+    (tmp_path / "studied").mkdir()
+    (tmp_path / "studied/study.yaml").write_text(STUDY)
+    assert main(["train", "run.yaml", "--out", "studied"]) == 2
+    assert "studied: holds a study; pass another folder as --out" in told(capsys)
+
+
+def test_ctrl_c_in_train_says_from_where_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(
+        "env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\ntrain: {save_every: 7}\n"
+    )
+    left: list[str] = []
+
+    def interrupted(config: object, out: Path, *_: object) -> None:
+        for name in left:
+            path = tmp_path / out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text('{"step": 14}')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepcredit.commands._train", interrupted)
+    command = ["train", "run.yaml", "train.seed=3", "--out", "here"]
+    again = "stepcredit train run.yaml train.seed=3 --out here"
+    assert main(command) == 130
+    assert f"before anything was written; start again with: {again}\n" in told(capsys)
+    left.append("config.yaml")
+    assert main(command) == 130
+    text = told(capsys)
+    assert "stopped before the first checkpoint (train.save_every=7)" in text
+    assert text.endswith(f"--resume starts from step 0: {again} --resume\n")
+    left.append("checkpoints/step-000014/counters.json")
+    command[-1] = "there"
+    assert main(command) == 130
+    assert "stopped; go on from step 14 with: stepcredit train run.yaml" in told(capsys)
 
 
 def test_compare_refuses_above_the_budget_and_bad_worker_counts(

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from stepcredit.claims import judge
 from stepcredit.config import UserError
-from stepcredit.findings import arm_differences, judge, reward_questions, table
+from stepcredit.findings import arm_differences, reward_questions, table
 from stepcredit.plan import RunSpec
 from stepcredit.results import Result
 from stepcredit.study import Cell, Panel
@@ -64,7 +65,7 @@ def test_arms_are_compared_within_each_cell_only() -> None:
     rows = arm_differences(panel(), measured())
     assert len(rows) == 6 * 2
     assert {row.where for row in rows} >= {"turns = 4, reward = outcome"}
-    assert all((row.first, row.second) == ("ppo", "grpo") for row in rows)
+    assert all(row.label == "ppo - grpo" for row in rows)
     assert all(row.sentence.startswith("no difference shown") for row in rows)
 
 
@@ -117,6 +118,72 @@ def test_claims_are_judged_by_the_numbers(claim: dict[str, Any], met: bool) -> N
     assert verdict.text.startswith(claim["difference"])
 
 
+@pytest.mark.parametrize(
+    ("claim", "shortfall"),
+    [
+        # the rise of ppo at outcome is .2 + .1 - .3 = 0, each end 4.303 * .04 / sqrt(3) away
+        (
+            {"difference": "final - start", "expect": "at_least", "margin": 0.05},
+            "the lower end -.10 is below .05",
+        ),
+        # the end .0497 of ppo - grpo must not be written .05 against .05
+        (
+            {"difference": "ppo - grpo", "expect": "within", "margin": 0.0496},
+            "the upper end .0497 is beyond .0496",
+        ),
+        ({"difference": "ppo - grpo"}, "the interval [-.05, .05] holds 0"),
+        ({"difference": "ppo - grpo", "expect": "above_zero"}, "the interval [-.05, .05] holds 0"),
+        (
+            {"difference": "outcome - dense", "expect": "above_zero", "at": {"arm": "grpo"}},
+            "the upper end -.300 is below 0",
+        ),
+    ],
+)
+def test_what_is_not_met_says_which_end_breaks_it(claim: dict[str, Any], shortfall: str) -> None:
+    place = {"turns": 16, "reward": "outcome", **claim.get("at", {})}
+    (verdict,) = judge(panel({**claim, "at": place}), measured())
+    assert verdict.met is False and verdict.word == "not met"
+    assert verdict.differences[0].shortfall == shortfall
+    assert shortfall in verdict.reason and verdict.differences[0].label in verdict.reason
+
+
+def test_a_margin_that_is_not_of_equivalence_shows_none() -> None:
+    claim = {"difference": "final - start", "expect": "at_least", "margin": 0.7}
+    (verdict,) = judge(panel(claim), measured())
+    assert not any("equivalent" in row.sentence for row in verdict.differences)
+
+
+@pytest.mark.parametrize(
+    ("at", "seeds", "met"),
+    [
+        ({"turns": 16, "arm": "grpo"}, (0,), None),
+        # what is known decides where it can: one broken place, or one place that holds
+        ({"turns": [4, 16], "arm": "grpo"}, (0,), None),
+        ({"turns": 16}, (), None),
+    ],
+)
+def test_one_seed_cannot_tell(at: dict[str, Any], seeds: tuple[int, ...], met: bool | None) -> None:
+    rows = [r for r in measured() if r.spec.seed in seeds]
+    (verdict,) = judge(panel({"difference": "dense - outcome", "at": at}), rows)
+    assert verdict.met is met and verdict.word == "cannot tell"
+    assert verdict.reason == "needs at least 2 finished seeds"
+
+
+def test_what_is_known_decides_a_claim_that_is_partly_unknown() -> None:
+    # of T = 4 one seed is left, at T = 16 dense is above outcome
+    rows = [r for r in measured() if r.spec.seed == 0 or dict(r.spec.cell)["turns"] == 16]
+
+    def met(difference: str, turns: list[int] | None) -> bool | None:
+        at = {"arm": "grpo", **({"turns": turns} if turns else {})}
+        claim = {"difference": difference, "at": at, "expect": "above_zero"}
+        return judge(panel(claim), rows)[0].met
+
+    assert met("dense - outcome", [4, 16]) is True
+    assert met("dense - outcome", None) is None
+    assert met("outcome - dense", None) is False
+    assert met("outcome - dense", [4, 16]) is None
+
+
 def test_final_minus_start_is_the_rise() -> None:
     claim = {"difference": "final - start", "at": {"turns": 4, "reward": "dense", "arm": "grpo"}}
     (verdict,) = judge(panel(claim), measured())
@@ -131,6 +198,7 @@ def test_final_minus_start_is_the_rise() -> None:
     [
         ({"difference": "pppo - grpo"}, "'pppo': unknown (did you mean ppo?)"),
         ({"difference": "ppo - dense"}, "both must be arms, or labels of one axis"),
+        ({"difference": "every pair of arms", "at": {"arm": "ppo"}}, "a pair needs two arms"),
         ({"difference": "ppo"}, "write it as `first - second`"),
         ({"difference": "ppo - grpo", "at": {"tunrs": 4}}, "did you mean turns?"),
         ({"difference": "ppo - grpo", "at": {"turns": 5}}, "turns: 5: unknown"),

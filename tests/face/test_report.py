@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from stepcredit.credit_choice import credit_part, how_telling
 from stepcredit.credit_page import CreditRow, colour, render_credit, visible
 from stepcredit.figure import PALETTE, arm_colours, seed_band
+from stepcredit.plan import RunSpec
 from stepcredit.report import whisker
+from stepcredit.results import Result
 from stepcredit.statistics import Interval
 from stepcredit.study import StudyFile
 from tests.face.fakes import credit_rows
@@ -51,6 +54,77 @@ def test_report_is_one_self_contained_page(tmp_path: Path) -> None:
     assert "dense - outcome: content and placement together" in html
     assert "dense is above outcome by" in html and "paired, n=3, 95 %" in html
     assert ">not met<" in html and ">met<" in html
+    assert re.search(r"<b>not met: the (upper|lower) end -?\.\d+ is beyond -?\.001</b>", html)
+    assert "of 18 min allowed" in html
+    assert '<td class="name">ppo_step - grpo</td>' in html
+    assert "One trajectory of panel study, reward = dense, arm ppo_step, seed 0," in html
+    assert "grey was not sampled" in html and "<code>&lt;e&gt;</code> ends a turn" in html
+
+
+def test_a_difference_has_the_same_digits_in_its_column_and_in_its_sentence(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, "seeds=[0, 1, 2]")
+    html = (done.out / "report.html").read_text()
+    rows = re.findall(
+        r'<td class="num">(-?[\d.]+)</td>\n<td><svg.*?</svg></td><td>(.*?)</td>', html
+    )
+    assert len(rows) == 8
+    for column, sentence in rows:
+        assert re.search(rf"(by|=) -?{re.escape(column.lstrip('-'))} \[", sentence), sentence
+
+
+def test_the_credit_page_shows_the_most_telling_of_the_long_dense_runs() -> None:
+    def result(panel: str, arm: str, reward: str, turns: int, seed: int) -> Result:
+        config = {"env": {"reward": reward}, "algo": {"preset": arm}}
+        cell = (("turns", turns), ("reward", reward))
+        spec = RunSpec(panel=panel, cell=cell, arm=arm, seed=seed, config=config, config_hash="")
+        return Result(spec=spec, folder=Path(spec.name))
+
+    results = [
+        result(panel, arm, reward, turns, seed)
+        for panel in ("short", "long")
+        for arm in ("grpo", "ppo_step")
+        for turns in (2, 4)
+        for reward in ("outcome", "dense")
+        for seed in (0, 1)
+    ]
+    asked = []
+
+    def rows_of(folder: Path) -> list[CreditRow]:
+        asked.append(str(folder))
+        # in the short panel all is right; seed 1 of the long one has more to tell than seed 0
+        spread = 0.0 if "/short/" in str(folder) else (2.0 if "_s0_" in str(folder) else -1.0)
+        return [row(advantages=[9.0, 2.0 * bool(spread), spread])]
+
+    html, shown, missing = credit_part(results, rows_of)
+    assert shown == "panel long, turns = 4, reward = dense, arm ppo_step, seed 1"
+    assert len(asked) == 4 and all("ppo_step_turns=4_reward=dense" in name for name in asked)
+    assert "advantage -1.000" in html and missing == ""
+
+
+def test_turns_that_tell_right_from_wrong_come_first() -> None:
+    def turns(*paid: float) -> list[CreditRow]:
+        mask = [False, True] * len(paid)
+        rewards = [part for reward in paid for part in (0.0, reward)]
+        last = [0.0] * (len(mask) - 1) + [1.0]
+        shared = {"tokens": ["x"] * len(mask), "action_mask": mask}
+        credit = [float(i) for i in range(len(mask))]
+        dense = row(**shared, rewards=rewards, advantages=credit)
+        # paid at the end alone, every turn but the last looks unpaid
+        return [dense, row(**shared, rewards=last, advantages=[0.0] * len(mask))]
+
+    assert how_telling(turns(0.5, 0.0, 0.5, 0.0)) == (2, 1, 4)
+    assert how_telling(turns(0.5, 0.5, 0.5, 0.0)) == (1, 1, 4)
+    assert how_telling(turns(0.5, 0.5, 0.5, 0.5, 0.5)) == (0, 1, 5)
+    assert how_telling([]) == (0, 0, 0)
+
+
+def test_a_run_whose_rows_fail_is_passed_over(tmp_path: Path) -> None:
+    done, _ = run(tmp_path)
+    broken = next((tmp_path / "out").glob("runs/*/ppo_step_reward=dense_s0_*/summary.json"))
+    broken.unlink()
+    done, _ = run(tmp_path)
+    html = (done.out / "report.html").read_text()
+    assert "One trajectory of panel study, reward = dense, arm ppo_step, seed 1," in html
     assert (done.out / "report.png").read_bytes().startswith(b"\x89PNG")
 
 

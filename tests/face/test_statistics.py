@@ -9,6 +9,8 @@ from stepcredit.statistics import (
     Interval,
     area_under_curve,
     bracket,
+    digits_of,
+    exact,
     excludes_zero,
     mean_interval,
     number,
@@ -88,6 +90,21 @@ def test_bracket_takes_the_digits_it_needs() -> None:
     assert bracket(Interval(0.005, 0.004, 5)) == ".005 [.001, .009]"
     assert bracket(Interval(0.0012, 0.001, 5)) == ".0012 [.0002, .0022]"
     assert bracket(Interval(0.4, None, 1)) == ".40"
+
+
+def test_no_end_is_rounded_onto_a_bound_that_it_does_not_touch() -> None:
+    assert bracket(Interval(0.33, 0.094, 5), [0.3]) == ".33 [.24, .42]"
+    assert bracket(Interval(0.33, 0.0342, 5), [0.3]) == ".330 [.296, .364]"
+    assert bracket(Interval(-0.02, 0.0326, 5), [0.05, -0.05]) == "-.020 [-.053, .013]"
+    # an end on the bound needs no more digits
+    assert digits_of(Interval(0.35, 0.05, 5), [0.3]) == 2
+    # the sentence turns the difference round, and its bounds with it
+    assert "by .330 [.296, .364]" in verdict("A", "B", Interval(-0.33, 0.0342, 5), None, [-0.3])
+
+
+@pytest.mark.parametrize(("margin", "text"), [(0.3, ".30"), (0.001, ".001"), (-0.05, "-.05")])
+def test_a_margin_is_written_whole(margin: float, text: str) -> None:
+    assert exact(margin) == text
 
 
 def test_verdict_names_the_upper_one() -> None:

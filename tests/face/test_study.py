@@ -121,13 +121,13 @@ def test_tuning_gives_every_arm_of_a_cell_the_same_trials(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("seeds:", "seed:", "seed: unknown key"),
+        ("seeds:", "seed:", "seed: unknown key (did you mean seeds?; set in study.yaml:5)"),
         ("cpu_hours: 0.3", "cpu_hours: 0", "budget.cpu_hours: 0: must be above 0"),
         ("env.turns: [4, 16]", "evn.turns: [4, 16]", "evn.turns: unknown key (did you mean env?"),
         ("env.turns: [4, 16]", "env.turns: [4, -1]", "env.turns: -1: must be at least 1"),
         ("algo.preset: grpo}", "algo.preset: grop}", "must be 'ppo'"),
-        ("[0, 1, 2]", "[0, 0]", "one is listed twice"),
-        ("[0, 1, 2]", "[]", "seeds"),
+        ("[0, 1, 2]", "[0, 0]", "seeds: [0, 0]: 0 is listed twice; a seed is one run"),
+        ("[0, 1, 2]", "[]", "seeds: []: must hold at least 1"),
         ("grpo: {", "g/rpo: {", "an arm's name is letters"),
         ("base: train.yaml", "base: trian.yaml", "did you mean"),
         ("[outcome, dense]", "dense", "cells.env.reward: 'dense': must be a list"),
@@ -144,6 +144,29 @@ def test_tuning_gives_every_arm_of_a_cell_the_same_trials(tmp_path: Path) -> Non
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in STUDY
     assert said in refused(tmp_path, STUDY.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "said"),
+    [
+        (PANELS, "seeds=[]", "seeds: []: must hold at least 1 (set in command line)"),
+        (PANELS, "seeds=[0, 0]", "seeds: [0, 0]: 0 is listed twice; a seed is one run (set in"),
+        (PANELS, "seds=[0]", "seds: unknown key (did you mean seeds?; set in command line)"),
+        (STUDY, "cliams=[]", "cliams: unknown key (did you mean claims?; set in command line)"),
+        (STUDY, "trian.steps=3", "trian: unknown key (did you mean train?; set in command line)"),
+    ],
+)
+def test_a_mistake_at_the_command_line_is_one_line_blamed_on_it(
+    tmp_path: Path, text: str, override: str, said: str
+) -> None:
+    told = refused(tmp_path, text, override)
+    assert told.startswith(said) and "\n" not in told and "command line" in told
+
+
+def test_the_config_of_a_run_is_no_study(tmp_path: Path) -> None:
+    told = refused(tmp_path, "env: {id: doors}\ntrain: {steps: 3}\n", "seeds=[0]")
+    path = tmp_path / "study.yaml"
+    assert told == f"{path}: is the config of one run; use: stepcredit train {path}"
 
 
 def test_tuning_mistakes_are_named(tmp_path: Path) -> None:
