@@ -31,6 +31,7 @@ from stepcredit.cost import (
     probe_config,
     probed_cost,
     recorded_cost,
+    warm_key,
 )
 from stepcredit.credit_choice import CreditRows, credit_part
 from stepcredit.credit_page import CreditRow
@@ -174,10 +175,17 @@ def _measure_costs(
         probes[kind] = (Job(short, folder, digest), spec)
     if probes:
         with console.status(f"timing a few steps of {len(probes)} kinds of run"):
-            _run_probes([job for job, _ in probes.values()], pool)
+            _run_probes(_warm_starts_apart(list(probes.values())), pool)
     for kind, (job, spec) in probes.items():
         costs[kind] = probed_cost(job.folder, spec.config)
     return costs
+
+
+def _warm_starts_apart(probes: Sequence[tuple[Job, RunSpec]]) -> list[Job]:
+    """Jobs in an order in which two workers do not train the same warm start at once."""
+    first = {warm_key(spec): job for job, spec in reversed(probes)}
+    new = [job for job, spec in probes if first[warm_key(spec)] is job]
+    return [*new, *(job for job, _ in probes if job not in new)]
 
 
 def _run_probes(jobs: Sequence[Job], pool: WorkerPool) -> None:

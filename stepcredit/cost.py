@@ -106,7 +106,7 @@ def estimate(specs: Sequence[RunSpec], costs: Mapping[Kind, Cost], num_workers: 
     warm: dict[str, Cost] = {}
     for spec in specs:
         cost = costs[spec.panel, spec.arm]
-        key = _warm_key(spec)
+        key = warm_key(spec)
         if key not in warm or cost.warm_cpu_s > warm[key].warm_cpu_s:
             warm[key] = cost
     each = [costs[spec.panel, spec.arm] for spec in specs]
@@ -115,7 +115,8 @@ def estimate(specs: Sequence[RunSpec], costs: Mapping[Kind, Cost], num_workers: 
     return Estimate(len(specs), cpu_s, wall_s / num_workers)
 
 
-def _warm_key(spec: RunSpec) -> str:
+def warm_key(spec: RunSpec) -> str:
+    """What a run's warm start depends on: runs with the same key share it."""
     model = spec.config.get("model", {})
     env = {**spec.config["env"], **model.get("sft", {}).get("env", {}), "reward": ""}
     return json.dumps([env, model, spec.seed], sort_keys=True, default=str)

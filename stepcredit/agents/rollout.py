@@ -217,7 +217,8 @@ def _turn(
         rows,
         new_ids,
         [min(max_turn_tokens, cap - len(episode.token_ids)) for episode in live],
-        [derive_seed(samplers[row], len(episodes[row].turn_cut)) for row in rows],
+        # Counting on from a 63-bit hash never meets another sample's count.
+        [samplers[row] + len(episodes[row].turn_cut) for row in rows],
     )
     actions = [renderer.action(completion.token_ids) for completion in completions]
     for episode, completion, (text, _) in zip(live, completions, actions, strict=True):

@@ -28,7 +28,7 @@ from stepcredit.agents.trajectory import Trajectory
 from stepcredit.envs import derive_seed, make
 from stepcredit.envs.bounded import HangError, call_all
 
-PROBES = 64
+PROBES = 16
 """Demonstrations that stand for the environment's behaviour, and the fewest to judge it by."""
 MAX_HANGS = 3
 MAX_ERROR_SHARE = 0.5

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ from stepcredit.envs.errors import EnvError
 
 # Rewards are trained on as 32-bit numbers, which end at 3e38: this leaves room for their sums.
 MAX_NUMBER = 1e30
+WHOLE = (int, np.integer)
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 # Below this share of what was summed, a left-over is the rounding of the environment's own sum.
 ROUNDING = 1e-9
 
@@ -25,7 +26,7 @@ def left_over(reward: float, spans: Sequence[StepReward]) -> float:
 
 def is_number(value: Any) -> bool:
     """Says whether the value is a real number of at most `MAX_NUMBER` in size."""
-    return isinstance(value, Real | np.bool_) and bool(-MAX_NUMBER <= value <= MAX_NUMBER)  # type: ignore[operator]  # the types of numbers say nothing of order
+    return isinstance(value, NUMBERS) and bool(-MAX_NUMBER <= value <= MAX_NUMBER)
 
 
 def checked_number(name: str, value: Any) -> float:
@@ -75,9 +76,10 @@ def checked_spans(info: dict[str, Any], name: str = "step_rewards") -> list[Step
     for span in spans:
         if not isinstance(span, StepReward):
             raise EnvError(f"{name} holds {shown(span)}: must be a StepReward")
-        if not isinstance(span.start, Integral) or not isinstance(span.end, Integral):
+        if not isinstance(span.start, WHOLE) or not isinstance(span.end, WHOLE):
             raise EnvError(f"{name} holds {shown(span)}: start and end must be whole numbers")
-        checked_number(f"the value of {shown(span)}", span.value)
+        if not is_number(span.value):
+            checked_number(f"the value of {shown(span)}", span.value)
     return sorted(spans, key=lambda span: span.start)
 
 
@@ -96,7 +98,9 @@ def checked_info(info: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(parts, dict):
             raise EnvError(f"{key}={shown(parts)}: must be a dict of numbers by name")
         for name, value in parts.items():
-            checked_number(f"{key}[{checked_text(f'a name in {key}', name)!r}]", value)
+            checked_text("a name of a part", name)
+            if not is_number(value):
+                checked_number(f"{key}[{name!r}]", value)
     return info
 
 

@@ -221,7 +221,7 @@ BROKEN = {
     "success": (ends_with(success=[1, 2]), "success=[1, 2]: must be a bool"),
     "parts": (ends_with(components=[1]), "components=[1]: must be a dict"),
     "part": (ends_with(components={"a": "x"}), "components['a']='x': must be a finite number"),
-    "part name": (ends_with(components={1: 0.5}), "a name in components=1: must be a text"),
+    "part name": (ends_with(components={1: 0.5}), "a name of a part=1: must be a text"),
     "owed": (ends_with(owed={"dense": "x"}), "owed['dense']='x'"),
     "huge": (lambda env, action: ("a", 1e39, True, False, DONE), "from -1e+30 to 1e+30"),
     "surrogate": (

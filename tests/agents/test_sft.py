@@ -210,7 +210,7 @@ def test_failed_demonstrations_are_left_out(tmp_path: Path) -> None:
 
 
 def test_too_many_failed_demonstrations_stop_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"33 of \d+ demonstrations of FailsMostly .*fell o"):
+    with pytest.raises(ModelError, match=r"9 of \d+ demonstrations of FailsMostly .*fell o"):
         start_own(tmp_path, FailsMostly)
 
 

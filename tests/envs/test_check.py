@@ -300,7 +300,7 @@ class MakeRaises(Sound):
         (SpanWithoutValue, "finite", "is None: must be finite"),
         (SpanOfText, "spans", "StepReward(start='0'"),
         (HugeReward, "finite", "reward is 1e+39: must be finite, at most 1e+30"),
-        (PartsByNumber, "types", "a name in components=1: must be a text"),
+        (PartsByNumber, "types", "a name of a part=1: must be a text"),
         (ObsSurrogate, "types", "observation='\\ud800': must be Unicode text"),
         (ObsWithoutRepr, "types", "observation NoRepr <NoRepr whose repr raises ValueError>"),
         (ObsWithoutEqual, "types", "looking at what it returned raised ValueError: no eq"),

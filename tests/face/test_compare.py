@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from stepcredit.compare import Comparison, compare
+from stepcredit.compare import Comparison, _warm_starts_apart, compare
 from stepcredit.config import UserError
 from stepcredit.cost import biggest_cell, probe_config, probed_cost
-from stepcredit.workers import write_json
+from stepcredit.plan import RunSpec
+from stepcredit.workers import Job, write_json
 from tests.face.fakes import runner
 
 STUDY = """
@@ -247,3 +248,13 @@ def test_cost_of_a_full_run_from_a_few_steps(tmp_path: Path) -> None:
     short = probe_config({"env": {}, "train": train})["train"]
     # A budget smaller than the probe must not end it before its steps can be timed.
     assert (short["steps"], short["sampled_tokens"]) == (4, None)
+
+
+def test_probes_that_share_a_warm_start_do_not_begin_together() -> None:
+    def probe(name: str, turns: int, reward: str) -> tuple[Job, RunSpec]:
+        config = {"env": {"turns": turns, "reward": reward}, "model": {"sft": {}}}
+        spec = RunSpec(panel="p", cell=(), arm=name, seed=0, config=config, config_hash=name)
+        return Job(config, Path(name), name), spec
+
+    probes = [probe("a", 4, "dense"), probe("b", 4, "outcome"), probe("c", 8, "dense")]
+    assert [str(job.folder) for job in _warm_starts_apart(probes)] == ["a", "c", "b"]
