@@ -24,7 +24,7 @@ from stepcredit.sandbox.host_operations import (
     VALUES,
     call_method,
 )
-from stepcredit.sandbox.names import belongs_to_program, foreign, origin
+from stepcredit.sandbox.names import belongs_to_program, claims, foreign, origin
 from stepcredit.sandbox.wire import hashable
 
 Judge = Callable[[Sequence[Any]], Any]
@@ -68,6 +68,8 @@ def translate(source: str) -> HostTest:
     if len(body) != 1 or not isinstance(body[0], ast.Assert):
         raise CannotTranslate(f"the test is not a single assert statement; {FORMS}")
     test = body[0].test
+    if isinstance(test, ast.Tuple) and test.elts:
+        raise CannotTranslate("the assert of a tuple is always true; take the parentheses away")
     calls = _Calls()
     try:
         theirs = any(isinstance(node, ast.Name) and foreign(node.id) for node in ast.walk(test))
@@ -104,6 +106,14 @@ def _truth(node: ast.expr, calls: _Calls) -> Judge:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = _truth(node.operand, calls)
         return lambda values: not inner(values)
+    sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node]
+    truths = [isinstance(side, ast.Constant) and isinstance(side.value, bool) for side in sides]
+    for side in sides if any(truths) or len(sides) == 1 else ():
+        if claims(side):
+            raise CannotTranslate(
+                f"{ast.unparse(side)} would be the program's own claim of what is right; compare "
+                "the program's answer with the value"
+            )
     start = len(calls.texts)
     judge = _build(node, calls)
     origins, texts = calls.origins[start:], calls.texts[start:]

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from stepcredit.sandbox import local, selftest
-from stepcredit.sandbox.judge import Plan, Trust, Verdict, plan, verdict
+from stepcredit.sandbox.judge import MAX_TEXT, Plan, Trust, Verdict, plan, verdict
 from stepcredit.sandbox.pool import Job, Pool, Report, python_args
 from stepcredit.sandbox.program import Limits
 from stepcredit.sandbox.selftest import BackendReport
 
 Programs = tuple[Sequence[str], Sequence[Sequence[str]]]
-MAX_PROGRAMS, MAX_TEXT = 256, 4 << 20
+MAX_PROGRAMS = 256
 
 
 class SandboxUnavailable(RuntimeError):
@@ -114,7 +114,7 @@ def _plans(codes: Sequence[str], tests_per_code: Sequence[Sequence[str]]) -> lis
     if len(codes) > MAX_PROGRAMS:
         raise ValueError(f"{len(codes)} programs in a job: at most {MAX_PROGRAMS}; pass more jobs")
     plans = [plan(code, tests) for code, tests in zip(codes, tests_per_code, strict=True)]
-    size = sum(len(text) for p in plans for text in (p.code, *p.calls))
+    size = sum(p.size for p in plans)
     if size > MAX_TEXT:
         raise ValueError(f"{size} characters in a job: at most {MAX_TEXT}; pass more jobs")
     return plans

@@ -17,6 +17,7 @@ from stepcredit.sandbox.wire import Items, NotJudged, hashable
 
 MAX_BITS = 4096
 MAX_ITEMS = 1 << 20
+MAX_WORK = 1 << 28
 Function = Callable[..., Any]
 
 
@@ -54,10 +55,35 @@ def _power(base: Any, exponent: Any, modulus: Any = None) -> Any:
     return pow(base, exponent, modulus)
 
 
+def _weight(value: Any) -> int:
+    """Count items and characters at all levels, shared ones as often as they are met."""
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, Items):
+        value = value.values
+    if isinstance(value, (str, bytes, range)):
+        return max(1, len(value))
+    if isinstance(value, int):
+        return 1 + value.bit_length() // 64
+    if hasattr(value, "__len__") and hasattr(value, "__iter__"):
+        return max(1, sum(map(_weight, value)))
+    return 1
+
+
+def _of_sets(function: Function) -> Function:
+    def bounded(left: Any, right: Any) -> Any:
+        # A view of a dict would put any items into a set.
+        if any(isinstance(side, (str, bytes, list, tuple, range, Items)) for side in (left, right)):
+            raise NotJudged(f"{function.__name__} of {type(left).__name__}, {type(right).__name__}")
+        return function(left, right)
+
+    return bounded
+
+
 def _times(left: Any, right: Any) -> Any:
     for sequence, count in ((left, right), (right, left)):
         if type(sequence) in (str, bytes, list, tuple) and isinstance(count, int):
-            if len(sequence) * count > MAX_ITEMS:
+            if _weight(sequence) * count > MAX_ITEMS:
                 raise NotJudged(f"a sequence of more than {MAX_ITEMS} items")
             return sequence * count
     return _numbers(operator.mul)(left, right)
@@ -73,7 +99,11 @@ def _sum(items: Any, start: Any = 0) -> Any:
     if not isinstance(start, (int, float, complex)):
         # Adding up lists takes time quadratic in their number.
         raise NotJudged(f"a sum that starts with {type(start).__name__}")
-    return sum(items, start)
+    summands = list(items)
+    for item in summands:
+        if isinstance(item, int):
+            _number(item)
+    return sum(summands, start)
 
 
 def _range(*bounds: Any) -> range:
@@ -147,12 +177,32 @@ def _join(separator: Any, items: Any) -> Any:
     return separator.join(parts)
 
 
+def _holds_items(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    inside = isinstance(value, (list, tuple, set, frozenset)) and any(map(_holds_items, value))
+    return inside or isinstance(value, Items)
+
+
+def _text(function: Function) -> Function:
+    def exact(*values: Any, **named: Any) -> Any:
+        if any(map(_holds_items, values)):
+            raise NotJudged("the text of a range, deque or other iterable; write list(...) in it")
+        return function(*values, **named)
+
+    return exact
+
+
 def call_method(value: Any, name: str, args: list[Any]) -> Any:
     """Apply a method of an exact builtin value, as its type defines it."""
     if type(value) not in TYPES:
         raise NotJudged(f"a method of {getattr(value, 'kind', type(value).__name__)}")
     if name == "join" and type(value) in (str, bytes):
         return _join(value, *args)
+    text = type(value) in (str, bytes) and args and isinstance(args[0], type(value))
+    # Stripping and searching from the right compare everything with everything.
+    if text and len(value) * len(args[0]) > MAX_WORK:
+        raise NotJudged(f"{name} of {len(args[0])} characters in {len(value)}")
     return getattr(value, name)(*args)
 
 
@@ -164,9 +214,9 @@ BINARY: dict[type, Function] = {
     ast.FloorDiv: _numbers(operator.floordiv),
     ast.Mod: _numbers(operator.mod),
     ast.Pow: _power,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
+    ast.BitAnd: _of_sets(operator.and_),
+    ast.BitOr: _of_sets(operator.or_),
+    ast.BitXor: _of_sets(operator.xor),
 }
 UNARY: dict[type, Function] = {
     ast.Not: operator.not_,
@@ -199,8 +249,8 @@ METHODS = frozenset(
     )
 )
 _PLAIN = (
-    *(bool, int, float, complex, str, repr, list, tuple, len, abs, any, all, isinstance, ord, chr),
-    *(reversed, bin, oct, hex, ascii, zip, enumerate),
+    *(bool, int, float, complex, list, tuple, len, abs, any, all, isinstance, ord, chr),
+    *(reversed, bin, oct, hex, zip, enumerate),
 )
 _MATH = (
     *("isclose", "isnan", "isinf", "isfinite", "sqrt", "floor", "ceil", "trunc", "fabs", "log"),
@@ -210,6 +260,7 @@ _MATH = (
 FUNCTIONS: dict[str, Function] = {
     **{function.__name__: function for function in _PLAIN},
     **{function.__name__: _with_key(function) for function in (sorted, min, max)},
+    **{function.__name__: _text(function) for function in (str, repr, ascii)},
     **{f"math.{name}": getattr(math, name) for name in _MATH},
     **{f"math.{name}": _numbers(getattr(math, name)) for name in ("gcd", "lcm", "isqrt", "pow")},
     **{f"math.{name}": _small(getattr(math, name)) for name in ("factorial", "comb", "perm")},

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepcredit.sandbox.asserts import CannotTranslate, HostTest, translate
 from stepcredit.sandbox.pool import Report
-from stepcredit.sandbox.wire import NotJudged, WireError, decode, split_frames
+from stepcredit.sandbox.wire import MAX_REPLY, NotJudged, WireError, decode, split_frames
 
 Status = Literal["passed", "failed", "error", "timeout", "memory", "output_limit", "infra_error"]
 Trust = Literal["host_compared", "unsafe_local"]
-MAX_CODE = 1 << 20
+MAX_CODE, MAX_TEXT = 1 << 20, 4 << 20
 SHOWN = 160
 
 
@@ -60,6 +61,11 @@ class Plan:
         """All expressions to evaluate in the jail, in order."""
         return [call for test in self.tests if isinstance(test, HostTest) for call in test.calls]
 
+    @property
+    def size(self) -> int:
+        """Count the characters that go into the jail."""
+        return len(self.code) + sum(map(len, self.calls))
+
 
 def plan(code: str, tests: Sequence[str]) -> Plan:
     """Translate the tests; raises TypeError when code or tests are not text."""
@@ -69,7 +75,11 @@ def plan(code: str, tests: Sequence[str]) -> Plan:
         raise TypeError("tests must be a sequence of str, one assert each")
     if len(code) > MAX_CODE:
         return Plan("", (f"code of {len(code)} characters: at most {MAX_CODE}",) * len(tests))
-    return Plan(code, tuple(map(_translate, tests)))
+    made = Plan(code, tuple(map(_translate, tests)))
+    if made.size > MAX_TEXT:
+        why = f"code and calls of {made.size} characters: at most {MAX_TEXT}; write fewer tests"
+        return Plan("", (why,) * len(tests))
+    return made
 
 
 def _translate(source: str) -> HostTest | str:
@@ -176,13 +186,19 @@ class _Replies(Sequence[Any]):
             start = 5 + int.from_bytes(reply[1:5], "big")
             self.own = reply[5:start].decode("utf-8", "replace") or "a type"
         try:
+            if len(reply) - start > MAX_REPLY:
+                raise WireError(f"larger than {MAX_REPLY} bytes")
             return decode(reply[start:])
         except WireError as error:
             raise _NoValue(TestResult("error", f"the reply is malformed: {error}")) from error
 
     def shown(self) -> str:
-        """Give those that are values in short."""
-        return ", ".join(show(self[i]) for i, f in enumerate(self._frames) if f[:1] in (b"V", b"W"))
+        """Give those that are values in short; a claim behind what decided may be none."""
+        texts = []
+        for i in range(len(self._frames)):
+            with contextlib.suppress(_NoValue):
+                texts.append(show(self[i]))
+        return ", ".join(texts)
 
 
 def _judge(test: HostTest, replies: _Replies) -> TestResult:

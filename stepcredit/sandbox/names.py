@@ -54,6 +54,26 @@ def belongs_to_program(node: ast.expr) -> bool:
     return method not in METHODS and not node.args and not node.keywords
 
 
+def claims(node: ast.expr) -> bool:
+    """Tell whether a call hands the program its own answer beside a value, as same(f(1), 41) does.
+
+    Its truth would be the program's own claim of what is right. Instances of a class are inputs.
+    """
+    if not (isinstance(node, ast.Call) and belongs_to_program(node)):
+        return False
+    args = [*node.args, *(word.value for word in node.keywords)]
+    answers = [any(map(_answer, ast.walk(arg))) for arg in args]
+    return any(answers) and not all(answers)
+
+
+def _answer(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and belongs_to_program(node)
+        and not origin(node).rpartition(".")[2][:1].isupper()
+    )
+
+
 def _plain(node: ast.expr) -> bool:
     """Tell whether a dotted name holds no call and no subscript."""
     while isinstance(node, ast.Attribute):

@@ -65,9 +65,14 @@ class Items:
         """Tell whether there are items."""
         return bool(self._sequence("truth"))
 
-    def __getitem__(self, index: int) -> Any:
-        """Give one item."""
-        return self._sequence("[]")[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        """Give one item, or the part of a range, which is a range."""
+        values = self._sequence("[]")
+        if isinstance(index, slice):
+            if self.kind == "deque":
+                raise TypeError("a deque has no slices")
+            return Items(self.kind, values[index])
+        return values[index]
 
     def _sequence(self, operation: str) -> list[Any]:
         if self.kind not in ("range", "deque"):
@@ -233,20 +238,34 @@ def _container(tag: bytes, items: list[Any]) -> Any:
 
 
 def hashable(items: Iterable[Any]) -> Collection[Any]:
-    """Check that items may enter a set or dict: many keys of one hash would take hours."""
+    """Check that items may enter a set or dict: many keys of one hash would take hours.
+
+    Where such items hold sets, the crowds of all levels multiply.
+    """
     items = list(items)
     try:
         counts = Counter(map(hash, items))
     except TypeError as error:
         raise WireError("an unhashable item in a set or dict") from error
-    distinct: dict[int, list[Any]] = {h: [] for h, n in counts.items() if n > MAX_SAME_HASH}
+    distinct: dict[int, list[Any]] = {h: [] for h, n in counts.items() if n > 1}
+    inner = dict.fromkeys(distinct, 1)
     for item in items if distinct else ():
-        same = distinct.get(hash(item))
+        key = hash(item)
+        same = distinct.get(key)
         if same is not None and item not in same:
             same.append(item)
-            if len(same) > MAX_SAME_HASH:
+            inner[key] = max(inner[key], _crowd(item))
+            if len(same) > 1 and len(same) * inner[key] > MAX_SAME_HASH:
                 raise WireError(f"more than {MAX_SAME_HASH} items share one hash")
     return items
+
+
+def _crowd(value: Any) -> int:
+    """Bound how often comparing two such values may compare any one part of them."""
+    if not isinstance(value, (tuple, frozenset)):
+        return 1
+    counts = Counter(map(hash, value)) if isinstance(value, frozenset) else {}
+    return max((counts.get(hash(part), 1) * _crowd(part) for part in value), default=1)
 
 
 def frame(payload: bytes) -> bytes:

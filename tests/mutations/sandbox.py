@@ -42,4 +42,25 @@ SANDBOX = [
         "        return self.values == other",
         test="tests/sandbox/test_wire.py::test_ranges_and_deques_compare_by_their_items",
     ),
+    # A program's own predicate says whether its answer is right.
+    Mutation(
+        file="stepcredit/sandbox/names.py",
+        old="    return any(answers) and not all(answers)",
+        new="    return False",
+        test=_NAMES,
+    ),
+    # Only the outermost items of a sequence count when it is repeated.
+    Mutation(
+        file="stepcredit/sandbox/host_operations.py",
+        old="            if _weight(sequence) * count > MAX_ITEMS:",
+        new="            if len(sequence) * count > MAX_ITEMS:",
+        test="tests/sandbox/test_asserts.py::test_values_from_the_jail_cannot_make_the_host_work",
+    ),
+    # The crowds of nested sets do not multiply.
+    Mutation(
+        file="stepcredit/sandbox/wire.py",
+        old="    return max((counts.get(hash(part), 1) * _crowd(part) for part in value), default=1)",
+        new="    return 1",
+        test="tests/sandbox/test_wire.py::test_sets_of_sets_of_one_hash_are_refused_at_once",
+    ),
 ]

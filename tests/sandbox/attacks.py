@@ -157,7 +157,7 @@ ATTACKS = (
     Attack(
         "deep recursion", 30,
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(x):\n    return f(x) + 1",
-        ("error", "memory"), timeout_s=10.0,
+        ("error", "memory", "timeout"), timeout_s=10.0,
     ),
     Attack("segmentation fault", 30, "import ctypes\ndef f(x):\n    ctypes.string_at(0)", ("error",)),
     Attack(

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from stepcredit.sandbox.asserts import CannotTranslate, translate
-from stepcredit.sandbox.wire import NotJudged
+from stepcredit.sandbox.wire import Items, NotJudged
 
+SLOW_SEARCH = [b"a" * 900_000, b"a" * 200_000 + b"b" + b"a" * 200_000]
+SLOW_STRIP = [b"a" * 900_000, b"b" * 900_000 + b"a"]
 SAME_HASH = range(0, 1000 * (2**61 - 1), 2**61 - 1)
 
 
@@ -73,6 +75,10 @@ SAME_HASH = range(0, 1000 * (2**61 - 1), 2**61 - 1)
         ("assert f(1) == 2 and g(2) == 3", ["f(1)", "g(2)"], [2, 3], [2, 4]),
         ("assert (f(1) or [2]) == [2]", ["f(1)"], [[]], [[3]]),
         # A program may define a function under a builtin's name.
+        ("assert is_sorted(sort([2, 1]))", ["is_sorted(sort([2, 1]))"], [True], [False]),
+        ("assert same(tree([1]), tree([1]))", ["same(tree([1]), tree([1]))"], [True], [False]),
+        ("assert f(Pair(1, 2), 3) is True", ["f(Pair(1, 2), 3)"], [True], [False]),
+        ("assert g(f(1), [3]) == 4", ["g(f(1), [3])"], [4], [5]),
         ("assert sum(10, 15) == 6", ["globals()['sum'](10, 15)"], [6], [25]),
         ("assert not sorted('ab')", ["globals()['sorted']('ab')"], [[]], [[1]]),
         ("assert f(2) == sum([1, 3])", ["f(2)"], [4], [5]),
@@ -115,6 +121,12 @@ def test_forms(source: str, calls: list[str], right: list[object], wrong: list[o
         ("assert not math.isclose(f(1), N)", "N cannot be judged on the host beside f(1)"),
         ("assert Point(1) == Point(2)", "Point(2) cannot be judged on the host beside Point(1)"),
         ("assert m.f(1) == m.N", "m.N cannot be judged on the host beside m.f(1)"),
+        ("assert isclose(f(1), 41.0)", "isclose(f(1), 41.0) would be the program's own claim"),
+        ("assert not same(41, f(1))", "same(41, f(1)) would be the program's own claim"),
+        ("assert np.allclose(f(1), [2.0]) == True", "would be the program's own claim"),
+        ("assert True == eq(f(1), b=2)", "would be the program's own claim"),
+        ("assert f(1) == 2 and eq(f(1), 2)", "would be the program's own claim"),
+        ("assert (f(2) == 4, 'why')", "is always true"),
         ("assert f(1).same(2)", "f(1).same cannot be judged"),
         ("assert f(1).__eq__(2)", "f(1).__eq__ cannot be judged"),
         ("assert Box(1).__eq__(2)", "Box(1).__eq__ cannot be judged"),
@@ -152,6 +164,22 @@ def test_the_expected_value_is_in_no_call() -> None:
         ("assert math.factorial(f(1)) == 1", lambda: 10**6, NotJudged),
         ("assert math.gcd(f(1), 3) == 1", lambda: 1 << 100_000, NotJudged),
         ("assert sum(f(1), []) == 1", lambda: [[1]], NotJudged),
+        ("assert [f(1)] * 10_000 == 1", lambda: "x" * 1_000_000, NotJudged),
+        ("assert ((f(1),) * 1000,) * 1000 == 1", lambda: [1, 2], NotJudged),
+        ("assert sum([f(1)] * 100_000) == 1", lambda: 1 << 8_000_000, NotJudged),
+        ("assert [range(1000)] * f(1) == 1", lambda: 10_000, NotJudged),
+        ("assert [f(1).keys()] * 1000 == 1", lambda: dict.fromkeys(range(10_000)), NotJudged),
+        ("assert sum(f(1)) == 1", lambda: [1 << 8_000_000, 1, 1], NotJudged),
+        ("assert {}.keys() | f(1) == 1", lambda: list(SAME_HASH), NotJudged),
+        ("assert f(1) ^ {}.keys() == 1", lambda: list(SAME_HASH), NotJudged),
+        ("assert f(1)[0].rfind(f(1)[1]) == 1", lambda: SLOW_SEARCH, NotJudged),
+        ("assert f(1)[0].rsplit(f(1)[1], 1) == 1", lambda: SLOW_SEARCH, NotJudged),
+        ("assert f(1)[0].rindex(f(1)[1]) == 1", lambda: SLOW_SEARCH, NotJudged),
+        ("assert f(1)[0].rpartition(f(1)[1]) == 1", lambda: SLOW_SEARCH, NotJudged),
+        ("assert f(1)[0].strip(f(1)[1]) == 1", lambda: SLOW_STRIP, NotJudged),
+        ("assert f(1)[0].lstrip(f(1)[1]) == 1", lambda: SLOW_STRIP, NotJudged),
+        ("assert str(f(1)) == 'range(0, 3)'", lambda: Items("range", [0, 1, 2]), NotJudged),
+        ("assert list(map(repr, [f(1)])) == 1", lambda: {1: [Items("deque", [])]}, NotJudged),
         ("assert list(map(set, [f(1)])) == 1", lambda: list(SAME_HASH), ValueError),
         ("assert sorted([f(1)], key=set) == 1", lambda: list(SAME_HASH), ValueError),
         ("assert Counter(f(1)) == 1", lambda: list(SAME_HASH), ValueError),

@@ -54,6 +54,16 @@ def test_more_rows_than_one_batch(sandbox: Sandbox, tmp_path: Path) -> None:
     assert {row["status"] for row in graded} == {"passed"}
 
 
+def test_a_row_of_too_much_text_leaves_the_others_graded(sandbox: Sandbox, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    large = [f"assert f({[0] * 60_000}) == {i}" for i in range(24)]
+    rows = [GOOD, GOOD | {"tests": large}, GOOD]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    graded = list(grade_file(path))
+    assert [row["status"] for row in graded] == ["failed", "error", "failed"]
+    assert (graded[1]["passed"], graded[1]["total"]) == (0, 24)
+
+
 def test_a_missing_file_raises_before_the_first_row(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         next(grade_file(tmp_path / "none.jsonl"))

@@ -91,6 +91,31 @@ def test_what_decides_early_needs_no_later_call(sandbox: Sandbox) -> None:
     assert "AttributeError" in verdict.tests[2].message
 
 
+def test_a_malformed_reply_behind_what_decided_is_not_shown(sandbox: Sandbox) -> None:
+    """The program writes its frames itself: loaded, the value 5, a value that does not decode."""
+    code = (
+        "import os, struct\n"
+        "for body in (b'V', b'Vi' + struct.pack('>I', 1) + b'\\x05', b'V\\xff'):\n"
+        "    os.write(3, struct.pack('>I', len(body)) + body)\n"
+        "os._exit(0)"
+    )
+    verdict = sandbox.grade(code, ["assert f(1) == 0 and f(2) == 1"])
+    assert (verdict.status, verdict.message) == ("failed", "got 5")
+
+
+def test_a_forged_reply_above_the_limit_is_malformed(sandbox: Sandbox) -> None:
+    code = (
+        "import os, struct\n"
+        "for body in (b'V', b'Vs' + struct.pack('>I', 2 << 20) + b'x' * (2 << 20)):\n"
+        "    data = struct.pack('>I', len(body)) + body\n"
+        "    while data: data = data[os.write(3, data):]\n"
+        "os._exit(0)"
+    )
+    verdict = sandbox.grade(code, ["assert len(f(1)) > 0"])
+    assert (verdict.status, verdict.passed) == ("error", 0)
+    assert "malformed" in verdict.message
+
+
 @pytest.mark.parametrize(
     ("value", "expected", "status"),
     [
@@ -204,3 +229,11 @@ def test_code_beyond_the_limit_is_an_error(sandbox: Sandbox) -> None:
     verdict = sandbox.grade("#" * (2 << 20), ["assert f(1) == 2"])
     assert verdict.status == "error"
     assert "at most" in verdict.message
+
+
+def test_tests_beyond_the_limit_are_an_error(sandbox: Sandbox) -> None:
+    tests = [f"assert f({[0] * 60_000}) == {i}" for i in range(24)]
+    verdicts = sandbox.grade_all([DOUBLE, DOUBLE], [tests, ["assert f(1) == 2"]])
+    assert [verdict.status for verdict in verdicts] == ["error", "passed"]
+    assert (verdicts[0].passed, verdicts[0].total) == (0, 24)
+    assert "at most" in verdicts[0].message

@@ -119,6 +119,33 @@ def test_keys_of_one_hash_are_refused_at_once(tag: bytes) -> None:
     assert MAX_SAME_HASH < 100
 
 
+def crowded(size: int, depth: int, last: int = 0) -> bytes:
+    """Encode a frozenset whose items share a hash at every level; `last` changes its last leaf."""
+    if depth == 0:
+        return encode(last * (2**61 - 1))
+    items = [crowded(size, depth - 1, i) for i in range(size - 1)]
+    items.append(crowded(size, depth - 1, size - 1 + last))
+    return b"Z" + size.to_bytes(4, "big") + b"".join(items)
+
+
+@pytest.mark.parametrize(("size", "depth"), [(2, 12), (8, 5), (30, 3)])
+def test_sets_of_sets_of_one_hash_are_refused_at_once(size: int, depth: int) -> None:
+    """Comparing two of them multiplies the crowds of all levels: seconds to minutes."""
+    pair = b"S\0\0\0\2" + crowded(size, depth) + crowded(size, depth, 1)
+    start = time.monotonic()
+    with pytest.raises(WireError, match="share one hash"):
+        decode(pair)
+    assert time.monotonic() - start < 2.0
+
+
+def test_sets_of_small_negative_numbers_are_no_attack() -> None:
+    """Here -1 and -2 share a hash, and so do tuples and frozensets that differ in them alone."""
+    grid = {(x, y, z) for x in (-1, -2) for y in (-1, -2) for z in (-1, -2, 3)}
+    assert decode(encode(grid)) == grid
+    sets = {frozenset({-1, -2, k}) for k in range(50)} | {frozenset({-1}), frozenset({-2})}
+    assert decode(encode(sets)) == sets
+
+
 def test_subclasses_become_their_base() -> None:
     class Liar(int):
         def __eq__(self, other: object) -> bool:
@@ -148,6 +175,11 @@ def test_ranges_and_deques_compare_by_their_items() -> None:
     assert (bool(three), bool(empty)) == (True, False)
     assert list(numbers) == [0, 1, 2]
     assert repr(numbers) == "<range of 3 items>"
+    # A part of a range is a range; a deque has no parts.
+    assert numbers[1:] == range(1, 3)
+    assert numbers[1:] != [1, 2]
+    with pytest.raises(TypeError):
+        three[0:]
 
 
 def test_what_another_iterable_equals_is_not_judged() -> None:
