@@ -12,10 +12,13 @@ from stepcredit.agents.placement import UNJUDGED, place_rewards
 from stepcredit.agents.trajectory import Trajectory
 from stepcredit.envs import Env, EnvError, Message, RewardSetup, StepReward
 from stepcredit.envs.contract import (
+    checked_answer,
+    checked_first,
     checked_info,
     checked_messages,
     checked_number,
     checked_text,
+    scored,
     shown,
 )
 
@@ -238,32 +241,21 @@ def reset_env(episode: Episode) -> Reply:
     )
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise EnvError(f"reset() returned {shown(answer)}: must be (observation, info)")
-    return Reply(messages=checked_messages(answer[0]), state_key=_state_key(env))
+    return Reply(messages=checked_first(answer[0]), state_key=_state_key(env))
 
 
 def step_env(episode: Episode, action: str) -> Reply:
     """Step the episode's environment; raises EnvError for an answer that breaks the contract."""
-    answer: Any = episode.env.step(action)
-    if not (isinstance(answer, tuple) and len(answer) == 5):
-        raise EnvError(
-            f"step() returned {shown(answer)}: must be five values "
-            "(observation, reward, terminated, truncated, info)"
-        )
-    obs, reward, terminated, truncated, info = answer
-    if not isinstance(info, dict):
-        raise EnvError(f"info={shown(info)}: must be a dict; return {{}} for none")
-    if info.get("status", "ok") != "ok":
+    obs, reward, terminated, truncated, info = checked_answer(episode.env.step(action))
+    if not scored(info):
         raise EnvError(f"the environment could not score: {info.get('error', 'no reason given')}")
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, bool | np.bool_):
-            raise EnvError(f"{name}={shown(flag)}: must be a bool")
-    ended = bool(terminated or truncated)
+    ended = terminated or truncated
     return Reply(
         messages=[] if ended and obs == "" else checked_messages(obs),
         state_key=None if ended else _state_key(episode.env),
         reward=checked_number("reward", reward),
-        terminated=bool(terminated),
-        truncated=bool(truncated),
+        terminated=terminated,
+        truncated=truncated,
         info=checked_info(info),
     )
 

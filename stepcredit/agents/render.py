@@ -185,13 +185,19 @@ def _delta_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message])
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], opening: bool) -> str:
-    return str(
-        tokenizer.apply_chat_template(
+    try:
+        text = tokenizer.apply_chat_template(
             [{"role": m["role"], "content": m["content"]} for m in messages],
             tokenize=False,
             add_generation_prompt=opening,
         )
-    )
+    except Exception as problem:  # a template may raise by itself, and is a program that may fail
+        roles = ", ".join(m["role"] for m in messages)
+        raise TemplateError(
+            f"the chat template refuses messages of the roles {roles} ({problem}): send roles and "
+            "an order that the model's template knows"
+        ) from problem
+    return str(text)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -1,6 +1,7 @@
 """Groups of episodes from a policy and an environment, all rows in lockstep, turn by turn."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,9 @@ from stepcredit.agents.render import ChatRenderer
 from stepcredit.agents.trajectory import Group
 from stepcredit.envs import derive_seed
 from stepcredit.envs.bounded import MAX_WORKERS, call_all
+
+CLOSE_SECONDS = 20.0
+"""The longest wait for an environment to close once the rollouts are over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +58,16 @@ class EnvPool:
         self.idle.extend(envs)
 
     def close(self) -> None:
-        """Close the environments that are not in use."""
-        for env in self.idle:
-            env.close()
+        """Close the environments that are not in use; warn of those that raise or hang."""
+        closed = call_all([env.close for env in self.idle], timeout_s=CLOSE_SECONDS)
         self.idle.clear()
+        failed = [outcome.error for outcome in closed if outcome.error]
+        if failed:
+            warnings.warn(
+                f"{len(failed)} of {len(closed)} environments could not be closed: close() must "
+                f"work on a used environment; the first failure was: {failed[0]}",
+                stacklevel=2,
+            )
 
 
 def rollout(

@@ -27,6 +27,7 @@ from stepcredit.agents.tokenizer import build_char_tokenizer
 from stepcredit.agents.trajectory import Trajectory
 from stepcredit.envs import derive_seed, make
 from stepcredit.envs.bounded import HangError, call_all
+from stepcredit.envs.contract import shown
 
 PROBES = 16
 """Demonstrations that stand for the environment's behaviour, and the fewest to judge it by."""
@@ -78,7 +79,7 @@ def warm_start(
             "env": [env_id, sorted(kwargs.items())],
             "alphabet": sorted(set(_alphabet(stage.env))),
             # The environment's code may change under its id: its text, and what it does.
-            "code": code_hash(type(stage.env.unwrapped)),
+            "code": code_hash(stage.env),
             "probes": [None if each is None else each.token_ids.tolist() for each in probes],
             "max_episode_tokens": max_episode_tokens,
             "model": [size, seed],
@@ -260,5 +261,10 @@ def _alphabet(env: gym.Env[Any, Any]) -> str:
                 f"{type(env.unwrapped).__name__} has no {name!r}: a tiny model starts from the "
                 "environment's own demonstrations; add it, or name a trained model instead"
             )
-    text: str = env.unwrapped.alphabet  # type: ignore[attr-defined]  # just looked for
+    text: Any = env.unwrapped.alphabet  # type: ignore[attr-defined]  # just looked for
+    if not isinstance(text, str):
+        raise ModelError(
+            f"{type(env.unwrapped).__name__}.alphabet is {shown(text)}: must be a text of every "
+            "character in use; make it an attribute or a property"
+        )
     return text

@@ -161,11 +161,26 @@ def save_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> N
 
 
 def load_trajectories(path: str | Path) -> list[Trajectory]:
-    """Read what `save_trajectories` wrote; raises TrajectoryFileError for any other file."""
+    """Read what `save_trajectories` wrote.
+
+    Raises TrajectoryFileError for any other file and FileNotFoundError for none.
+    """
     try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as problem:
-        raise TrajectoryFileError(f"{path}: not a Parquet file ({problem})") from problem
+        return _read(path)
+    except FileNotFoundError:
+        raise
+    # Damage shows in many ways: in pages (OSError), names (KeyError), or texts (ValueError).
+    except (pa.ArrowException, OSError, KeyError, ValueError) as problem:
+        if isinstance(problem, TrajectoryFileError):
+            raise
+        raise TrajectoryFileError(
+            f"{path}: not a Parquet file of trajectories, or a damaged one ({problem}); restore it "
+            "from a copy or run again"
+        ) from problem
+
+
+def _read(path: str | Path) -> list[Trajectory]:
+    table = pq.read_table(path)
     found = (table.schema.metadata or {}).get(b"stepcredit.schema_version", b"none").decode()
     if found != str(SCHEMA_VERSION):
         raise TrajectoryFileError(

@@ -1,8 +1,8 @@
 """The contract check: plays an environment in every way a training run will and names what breaks.
 
 Rules: ``make``, ``copy``, ``actions``, ``hangs``, ``raises``, ``tuple``, ``types``, ``finite``,
-``spans``, ``json``, ``status``, ``outcome``, ``ends``, ``gold``, ``deterministic``, ``leak``,
-``task``, ``close``.
+``spans``, ``json``, ``status``, ``outcome``, ``ends``, ``alphabet``, ``gold``,
+``deterministic``, ``leak``, ``task``, ``close``.
 """
 
 import copy
@@ -16,7 +16,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from stepcredit.envs.bounded import described
 from stepcredit.envs.check_play import Broken, Episode, Player, random_policy, repeat_policy
-from stepcredit.envs.check_values import Problem, same
+from stepcredit.envs.check_values import Problem, check_alphabet, same
 from stepcredit.envs.contract import shown
 from stepcredit.envs.core import Env
 from stepcredit.envs.errors import EnvError
@@ -25,6 +25,9 @@ from stepcredit.envs.rewards import RewardSetup
 
 # The longest wait for one call unless the caller says otherwise, in seconds.
 CALL_SECONDS = 10.0
+
+# Training draws tasks and seeds of 63 bits.
+LARGE_SEED = 2**63 - 1
 
 _AWKWARD_ACTIONS = ("", " ", "\n", "0", "é\U0001f600\x00", "9" * 300)
 
@@ -114,11 +117,18 @@ def _check_episodes(player: Player, fresh: Factory) -> None:
     player.play(env, random_policy(0), seed=0)
     player.play(env, lambda _, step: _AWKWARD_ACTIONS[step % len(_AWKWARD_ACTIONS)], seed=1)
     inner: Any = env.unwrapped
+    alphabet = ""
+    if hasattr(inner, "alphabet"):
+        offered: Any = player.call("alphabet", lambda: inner.alphabet)
+        faults = check_alphabet(offered)
+        player.add(*faults)
+        alphabet = "" if faults else offered
     if hasattr(inner, "demonstration"):
-        expert = partial(inner.demonstration, np.random.default_rng(0))
-        player.play(env, lambda *_: player.call("demonstration(rng)", expert), seed=2)
+        noisy = partial(inner.demonstration, np.random.default_rng(0))
+        player.play(env, player.expert("demonstration(rng)", noisy), seed=2, alphabet=alphabet)
     if hasattr(inner, "gold"):
-        episode = player.play(env, lambda *_: player.call("gold()", inner.gold), seed=2)
+        right = player.expert("gold()", inner.gold)
+        episode = player.play(env, right, seed=2, alphabet=alphabet)
         if not player.problems and episode.outcome != 1.0:
             player.add(
                 Problem(
@@ -127,6 +137,10 @@ def _check_episodes(player: Player, fresh: Factory) -> None:
                     "make gold() return what step() accepts as right",
                 )
             )
+    if isinstance(inner, Env):
+        for split in inner.splits:
+            options = {"task": LARGE_SEED, "split": split, "chance_seed": LARGE_SEED}
+            player.play(env, random_policy(0), seed=LARGE_SEED, options=options)
     player.call("close()", env.close, rule="close")
 
 
@@ -142,6 +156,14 @@ def _check_repeats(player: Player, fresh: Factory) -> None:
     later = player.play(used, repeat_policy(first), seed=3)
     if not same(first.shown, later.shown):
         player.add(_differs("leak", "another episode before it, the same seed", first, later))
+        return
+    # A training run cuts episodes at its own limits and uses the environment again.
+    cut = fresh()
+    player.play(cut, random_policy(2), seed=4, most=1)
+    after = player.play(cut, repeat_policy(first), seed=3)
+    if not same(first.shown, after.shown):
+        before = "an episode before it that was cut short, the same seed"
+        player.add(_differs("leak", before, first, after))
     elif isinstance(used.unwrapped, Env):
         _check_task(player, fresh())
 

@@ -9,7 +9,15 @@ import gymnasium as gym
 import numpy as np
 
 from stepcredit.envs.bounded import HangError, call_all
-from stepcredit.envs.check_values import Problem, check_end, check_reset, check_step
+from stepcredit.envs.check_values import (
+    Problem,
+    check_action,
+    check_characters,
+    check_end,
+    check_reset,
+    check_state_key,
+    check_step,
+)
 from stepcredit.envs.contract import shown
 
 STEP_LIMIT = 1000
@@ -81,27 +89,43 @@ class Player:
         *,
         seed: int,
         options: dict[str, Any] | None = None,
+        alphabet: str = "",
+        most: int | None = None,
     ) -> Episode:
-        """Plays one episode, judging all it returns; raises `Broken` when it cannot go on."""
+        """Plays one episode, judging all it returns; raises `Broken` when it cannot go on.
+
+        With an `alphabet`, what is read and said must keep to it. After `most` steps it is left.
+        """
         call = f"reset(seed={seed}, options={options})"
         start = self.call(call, lambda: env.reset(seed=seed, options=options))
         self._judge(check_reset(start))
+        self._look(env, start[0], alphabet)
         episode = Episode(shown=[start[0]])
         limit = env.spec.max_episode_steps if env.spec is not None else None
         for number in range(STEP_LIMIT):
             action = policy(env, number)
+            self.add(*check_characters("the action", action, alphabet))
             result = self.call(f"step({shown(action)})", partial(env.step, action))
             self._judge(check_step(result, action))
             obs, reward, terminated, truncated, info = result
-            spans = info.get("step_rewards")
+            parts = (info.get("step_rewards"), info.get("components"))
             episode.actions.append(action)
-            episode.shown.append((obs, float(reward), terminated, truncated, spans))
+            episode.shown.append((obs, float(reward), terminated, truncated, *parts))
             if terminated or truncated:
                 self.add(*check_end(info))
                 episode.outcome = info.get("outcome")
                 episode.shown.append((info.get("outcome"), info.get("success")))
                 return episode
-            if limit is not None and number + 1 >= limit:
+            if getattr(env.unwrapped, "one_turn", False):
+                raise Broken(
+                    Problem(
+                        "ends",
+                        "one_turn is True and the episode went on after its first action: must end",
+                        "return terminated=True with the first step, or leave one_turn out",
+                    )
+                )
+            self._look(env, obs, alphabet)
+            if number + 1 in (most, limit):
                 return episode
         raise Broken(
             Problem(
@@ -110,6 +134,25 @@ class Player:
                 "return terminated=True at some point, or register with max_episode_steps=...",
             )
         )
+
+    def _look(self, env: gym.Env[Any, Any], obs: Any, alphabet: str) -> None:
+        """Judges what a policy would read before its next action, and its name as a state."""
+        for text in [obs] if isinstance(obs, str) else [message["content"] for message in obs]:
+            self.add(*check_characters("observation", text, alphabet))
+        inner: Any = env.unwrapped
+        if hasattr(inner, "state_key"):
+            self._judge(check_state_key(self.call("state_key()", inner.state_key)))
+
+    def expert(self, what: str, call: Callable[[], Any]) -> Policy:
+        """Returns the policy that asks the environment itself what to do."""
+
+        def act(env: gym.Env[Any, Any], step: int) -> str:
+            action: Any = self.call(what, call)
+            self._judge(check_action(what, action))
+            said: str = action
+            return said
+
+        return act
 
     def _judge(self, problems: list[Problem]) -> None:
         self.add(*problems)

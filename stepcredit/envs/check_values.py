@@ -1,7 +1,7 @@
 """The part of the contract check that looks at one returned value at a time."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
@@ -9,9 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from stepcredit.envs.contract import MAX_NUMBER, checked_info, checked_messages, is_number, shown
+from stepcredit.envs.contract import (
+    MAX_NUMBER,
+    checked_first,
+    checked_info,
+    checked_messages,
+    checked_text,
+    is_number,
+    shown,
+)
 from stepcredit.envs.core import StepReward, is_messages
 from stepcredit.envs.errors import EnvError
+from stepcredit.envs.rewards import check_part_names
 
 _SPAN_KEYS = ("step_rewards", "env_step_rewards")
 
@@ -40,7 +49,10 @@ def check_reset(result: Any) -> list[Problem]:
             )
         ]
     obs, info = result
-    return [*_types("reset", obs, info), *_json("reset", info)]
+    problems = _types("reset", obs, info)
+    if not problems:
+        problems = _refused(lambda: checked_first(obs), "return text, or the task as a message")
+    return [*problems, *_json("reset", info)]
 
 
 def check_step(result: Any, action: str) -> list[Problem]:
@@ -77,14 +89,59 @@ def check_step(result: Any, action: str) -> list[Problem]:
                 "mend what the reason names",
             )
         ]
+    apart = ("step_rewards", "outcome", "success")  # with rules of their own
     return [
         *_finite("reward", reward),
         *_spans(info.get("step_rewards", []), action),
         *_refused(
-            lambda: checked_info({"components": info.get("components", {})}),
-            "name the parts of the reward by text and give each a number",
+            lambda: checked_info({key: info[key] for key in info if key not in apart}),
+            "see the keys of info that mean something, in stepcredit.envs.core",
         ),
+        *_refused(lambda: check_part_names(info), "leave it out where it is the same"),
+        *_result(info),
         *_json("step", info),
+    ]
+
+
+def check_state_key(key: Any) -> list[Problem]:
+    """Judges what ``state_key()`` returned."""
+    return _refused(lambda: checked_text("state_key", str(key)), "return text that UTF-8 can hold")
+
+
+def check_alphabet(alphabet: Any) -> list[Problem]:
+    """Judges what an environment offers as its ``alphabet``."""
+    if isinstance(alphabet, str) and alphabet:
+        return []
+    return [
+        Problem(
+            "alphabet",
+            f"alphabet is {_described(alphabet)}: must be a text of at least one character",
+            "make it an attribute or a property that holds every character in use",
+        )
+    ]
+
+
+def check_action(what: str, action: Any) -> list[Problem]:
+    """Judges an action that the environment itself names."""
+    if isinstance(action, str):
+        return _refused(lambda: checked_text(what, action), "return text that UTF-8 can hold")
+    return [
+        Problem("types", f"{what} gave {_described(action)}: must be text", "return the action")
+    ]
+
+
+def check_characters(what: str, text: str, alphabet: str) -> list[Problem]:
+    """Judges whether the alphabet, where there is one, holds the characters of a text."""
+    missing = sorted(set(text) - set(alphabet)) if alphabet else []
+    if not missing:
+        return []
+    named = ", ".join(map(repr, missing[:8]))
+    return [
+        Problem(
+            "alphabet",
+            f"{what} {shown(text)} holds {named}: alphabet must hold every character",
+            "add what is missing to alphabet",
+        )
     ]
 
 
@@ -98,7 +155,11 @@ def check_end(info: dict[str, Any]) -> list[Problem]:
                 "put 'outcome': a number in [0, 1] into the last step's info",
             )
         ]
-    outcome, success = info["outcome"], info.get("success", False)
+    return []
+
+
+def _result(info: dict[str, Any]) -> list[Problem]:
+    outcome, success = info.get("outcome", 0.0), info.get("success", False)
     if not isinstance(outcome, Real) or not 0 <= float(outcome) <= 1:
         return [
             Problem(
@@ -159,7 +220,9 @@ def _finite(what: str, value: Any) -> list[Problem]:
 
 
 def _spans(spans: Any, action: str) -> list[Problem]:
-    if not isinstance(spans, Sequence) or not all(isinstance(span, StepReward) for span in spans):
+    if not isinstance(spans, list | tuple) or not all(
+        isinstance(span, StepReward) for span in spans
+    ):
         return [
             Problem(
                 "types",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepcredit.envs.core import Message, StepReward, is_messages
+from stepcredit.envs.core import Message, StepResult, StepReward, is_messages
 from stepcredit.envs.errors import EnvError
 
 # Rewards are trained on as 32-bit numbers, which end at 3e38: this leaves room for their sums.
@@ -52,6 +52,46 @@ def checked_text(name: str, value: Any) -> str:
     return value
 
 
+def checked_bool(name: str, value: Any) -> bool:
+    """Returns the value as a bool; raises `EnvError` unless it is one."""
+    if not isinstance(value, bool | np.bool_):
+        raise EnvError(f"{name}={shown(value)}: must be a bool")
+    return bool(value)
+
+
+def checked_answer(answer: Any) -> StepResult:
+    """Returns what ``step`` answered; raises `EnvError` unless it has the shape of an answer.
+
+    Reward and the keys of the info are left to whoever needs them, and so is everything but the
+    status of an environment that could not score.
+    """
+    if not (isinstance(answer, tuple) and len(answer) == 5):
+        raise EnvError(
+            f"step() returned {shown(answer)}: must be five values "
+            "(observation, reward, terminated, truncated, info)"
+        )
+    obs, reward, terminated, truncated, info = answer
+    if not isinstance(info, dict):
+        raise EnvError(f"info={shown(info)}: must be a dict; return {{}} for none")
+    if scored(info):
+        terminated = checked_bool("terminated", terminated)
+        truncated = checked_bool("truncated", truncated)
+    return obs, reward, terminated, truncated, info
+
+
+def scored(info: dict[str, Any]) -> bool:
+    """Says whether the environment could score the step."""
+    return bool(info.get("status", "ok") == "ok")
+
+
+def checked_first(obs: Any) -> list[Message]:
+    """Returns a first observation as messages, at least one; raises `EnvError`."""
+    messages = checked_messages(obs)
+    if not messages:
+        raise EnvError("observation=[]: must hold a message, as nothing precedes it")
+    return messages
+
+
 def checked_messages(obs: Any) -> list[Message]:
     """Returns an observation as messages, a text as one of the user; raises `EnvError`."""
     if not isinstance(obs, str) and not is_messages(obs):
@@ -89,8 +129,7 @@ def checked_info(info: dict[str, Any]) -> dict[str, Any]:
         checked_spans(info, name)
     if "outcome" in info and not 0.0 <= checked_number("outcome", info["outcome"]) <= 1.0:
         raise EnvError(f"outcome={info['outcome']}: must be in [0, 1]")
-    if not isinstance(info.get("success", False), bool | np.bool_):
-        raise EnvError(f"success={shown(info['success'])}: must be a bool")
+    checked_bool("success", info.get("success", False))
     if "env_reward" in info:
         checked_number("env_reward", info["env_reward"])
     for key in ("components", "reward_forms", "owed"):

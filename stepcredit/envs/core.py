@@ -19,7 +19,8 @@ Keys of ``info`` that mean something on a step:
   this key the action is one step.
 * ``outcome``: graded result in [0, 1], luck and shaping apart; required when the episode ends.
 * ``success``: bool, all right or not; taken as ``outcome >= 1`` where absent.
-* ``components``: named parts of this step's reward, ``dict[str, float]``.
+* ``components``: named parts of this step's reward, ``dict[str, float]``; no name is that of a
+  reward set-up.
 * ``status``: ``"error"`` when the environment could not score (with ``error``, a text); such an
   episode counts nowhere.
 
@@ -175,6 +176,10 @@ class Env(gym.Env[Obs, str]):
         for another option or an unknown split, `BadValueError` for a bad value.
         """
         super().reset(seed=seed)
+        if options is not None and not isinstance(options, dict):
+            raise BadValueError(
+                f"options={options!r}: must be a dict; pass options={{'task': 3}} or leave it out"
+            )
         chosen = dict(options or {})
         for name in chosen:
             if name not in self.option_names:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import gymnasium as gym
-from gymnasium.envs.registration import WrapperSpec, load_env_creator, parse_env_id
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, parse_env_id
 
-from stepcredit.envs.errors import EnvError, unknown_name
+from stepcredit.envs.bounded import described
+from stepcredit.envs.errors import EnvError, unknown_name, whole_number
 from stepcredit.envs.rewards import RewardSetup, reward_name
 
 EntryPoint = str | Callable[..., gym.Env[Any, Any]]
@@ -39,8 +40,10 @@ def register(
 
     ``entry_point`` is the class, a function that returns an environment, or its ``"module:Name"``;
     ``kwargs`` are its default arguments. ``max_episode_steps`` truncates episodes without telling
-    the policy. Raises `EnvError` for an id that gymnasium cannot read.
+    the policy. Raises `EnvError` for an id that gymnasium cannot read, `BadValueError` for a limit
+    below 1.
     """
+    _check_limit(max_episode_steps)
     try:
         parse_env_id(id)
     except gym.error.Error as problem:
@@ -57,6 +60,11 @@ def register(
         additional_wrappers=(_REWARD_SETUP,),
         kwargs={"env_entry_point": _by_name(entry_point), **(kwargs or {})},
     )
+
+
+def _check_limit(max_episode_steps: object) -> None:
+    if max_episode_steps is not None:
+        whole_number("max_episode_steps", max_episode_steps, low=1, fix="leave it out for no limit")
 
 
 def _by_name(entry_point: EntryPoint) -> EntryPoint:
@@ -85,7 +93,20 @@ def build(
             f"{env_entry_point} returned a {type(env).__name__}: must be a gymnasium.Env; "
             "subclass stepcredit.envs.Env"
         )
-    return env
+    return _Whole(env) if isinstance(env, gym.Wrapper) else env
+
+
+class _Whole(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that its entry point has wrapped, and will wrap again when made from a spec.
+
+    gymnasium would take those wrappers for some of the ones that it has to put around it, and leave
+    out the reward switch.
+    """
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # a property in Wrapper as well
+        """What the environment is made from, without the wrappers of its entry point."""
+        return self.env.unwrapped.spec
 
 
 def _loaded(entry_point: EntryPoint) -> Callable[..., gym.Env[Any, Any]]:
@@ -94,10 +115,10 @@ def _loaded(entry_point: EntryPoint) -> Callable[..., gym.Env[Any, Any]]:
         return entry_point
     try:
         return cast(Callable[..., gym.Env[Any, Any]], load_env_creator(entry_point))
-    except (ImportError, AttributeError, ValueError) as problem:
+    except (Exception, SystemExit) as problem:  # a module may raise anything when it is imported
         raise EnvError(
-            f"entry point {entry_point!r} cannot be loaded ({problem}): must be the 'module:Name' "
-            "of a class; register the class itself where it has no such name"
+            f"entry point {entry_point!r} cannot be loaded ({described(problem)}): must be the "
+            "'module:Name' of a class; register the class itself where it has no such name"
         ) from problem
 
 
@@ -135,6 +156,8 @@ def make(id: str, *, reward: str | None = None, **kwargs: Any) -> gym.Env[Any, A
     """
     if reward is not None:
         reward_name(reward)
+    if kwargs.get("max_episode_steps") != -1:  # gymnasium's word for no limit
+        _check_limit(kwargs.get("max_episode_steps"))
     spec = _find(id)
     if spec.entry_point == _BUILD:
         return (
@@ -157,9 +180,9 @@ def _find(id: str) -> Any:
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as problem:
+        except (Exception, SystemExit) as problem:  # a module may raise anything
             raise EnvError(
-                f"{id!r}: module {module!r} cannot be imported ({problem}); "
+                f"{id!r}: module {module!r} cannot be imported ({described(problem)}); "
                 "it must be on the Python path and register the environment"
             ) from problem
     if name in gym.registry:

@@ -25,7 +25,14 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from stepcredit.envs.contract import checked_number, checked_spans, left_over
+from stepcredit.envs.contract import (
+    checked_answer,
+    checked_bool,
+    checked_number,
+    checked_spans,
+    left_over,
+    scored,
+)
 from stepcredit.envs.core import StepResult, StepReward
 from stepcredit.envs.errors import EnvError, unknown_name
 
@@ -69,13 +76,17 @@ class RewardSetup(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: Any) -> StepResult:
         """Steps the environment and pays by the set-up.
 
-        Raises `EnvError` for an episode that ends without an outcome, and for a reward, an outcome
-        or step rewards that are none.
+        A step that the environment could not score pays 0. Raises `EnvError` for an answer of
+        another shape, for an episode that ends without an outcome, for a reward, an outcome, a
+        success or step rewards that are none, and for a component named as a set-up.
         """
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info = checked_answer(self.env.step(action))
+        if not scored(info):
+            return obs, 0.0, terminated, truncated, info
         own_reward = checked_number("reward", reward)
         own_spans = checked_spans(info)
-        ended = bool(terminated or truncated)
+        check_part_names(info)
+        ended = terminated or truncated
         self._earned.append(own_reward)
         total = math.fsum(self._earned)
         success = _success(info, terminated, self.env) if ended else False
@@ -102,12 +113,23 @@ class RewardSetup(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return obs, forms[self.reward], terminated, truncated, info
 
 
+def check_part_names(info: dict[str, Any]) -> None:
+    """Raises `EnvError` where a component has a set-up's name: totals are recorded under both."""
+    parts = info.get("components", {})
+    for name in REWARDS:
+        if isinstance(parts, dict) and name in parts:
+            raise EnvError(
+                f"components names a part {name!r}: must not be one of {', '.join(REWARDS)}, under "
+                f"which the set-ups are recorded; rename it"
+            )
+
+
 def _success(info: dict[str, Any], terminated: bool, env: gym.Env[Any, Any]) -> bool:
     if "success" in info:
-        return bool(info["success"])
+        return checked_bool("success", info["success"])
     if "outcome" in info:
         return checked_number("outcome", info["outcome"]) >= 1.0
-    if terminated and info.get("status", "ok") == "ok":
+    if terminated:
         raise EnvError(
             f"{type(env.unwrapped).__name__} ended an episode without info['outcome']: the result "
             "in [0, 1] is required at the end; return {'outcome': ...} with the last step"

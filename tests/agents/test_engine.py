@@ -70,6 +70,20 @@ def test_a_row_alone_samples_what_it_samples_among_others(plan: Any) -> None:
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
 
 
+@pytest.mark.parametrize("order", [[2, 0, 1], [1, 0], [2, 1, 0]])
+def test_rows_may_be_named_in_any_order(order: list[int]) -> None:
+    new = [[5, 6, 7], [8], [9, 5]]
+    asked, mixed = engine(MODEL).start(3), engine(MODEL).start(3)
+    for _ in range(2):
+        rows = sorted(order)
+        told = asked.generate(rows, [new[r] for r in rows], [4] * len(rows), rows)
+        got = mixed.generate(order, [new[r] for r in order], [4] * len(order), order)
+        for row, one in zip(order, got, strict=True):
+            other = told[rows.index(row)]
+            assert one.token_ids == other.token_ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
 def test_the_same_call_twice_is_equal_to_the_bit() -> None:
     plan = [[([5 + r, 6, 7][: 1 + r % 3], 6)] * 3 for r in range(9)]
     assert histories(engine(MODEL), plan, 3) == histories(engine(MODEL), plan, 3)

@@ -11,10 +11,13 @@ import pytest
 
 from stepcredit.agents.episode import TaskSpec
 from stepcredit.agents.errors import AgentError, RolloutError
+from stepcredit.agents.render import ChatRenderer
 from stepcredit.agents.rollout import EnvPool, Limits, rollout
+from stepcredit.agents.tokenizer import CHAT_TEMPLATE, build_char_tokenizer
 from stepcredit.agents.trajectory import Trajectory, save_trajectories
 from stepcredit.envs import RewardSetup, StepReward
 from tests.agents.worlds import (
+    ALPHABET,
     Ragged,
     Scripted,
     char_renderer,
@@ -277,6 +280,53 @@ def test_an_environment_that_fails_to_reset_is_an_error_too() -> None:
     assert groups[0].trajectories[0].num_action_tokens == 0
 
 
+def test_a_first_observation_of_no_messages_is_an_error_too() -> None:
+    class Silent(Scripted):
+        def reset(self, **kwargs: Any) -> Any:
+            return [], {}
+
+    groups, _ = play(partial(Silent, raises), num_tasks=1, max_error_share=1.0)
+    assert all("observation=[]: must hold a message" in t.error for t in members(groups))
+
+
+def test_the_reward_switch_lets_the_reason_of_a_failure_through() -> None:
+    for name in ("no info", "four values", "no score", "flag"):
+        answer, message = BROKEN[name]
+        groups, _ = play(
+            lambda answer=answer: RewardSetup(Scripted(answer), "outcome"),
+            num_tasks=1,
+            max_error_share=1.0,
+        )
+        assert all(message in t.error for t in members(groups)), message
+
+
+def test_messages_that_the_template_refuses_spoil_only_their_episode() -> None:
+    tokenizer = build_char_tokenizer(ALPHABET)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"
+        "{% endif %}{% endfor %}" + CHAT_TEMPLATE
+    )
+
+    def answer(env: Any, action: str) -> Any:
+        said = {"role": "tool" if env.seed % 2 else "user", "content": "a"}
+        return [said], 0.0, env.turn == 3, False, {"outcome": 1.0} if env.turn == 3 else {}
+
+    groups, stats = rollout(
+        engine(tiny()),
+        ChatRenderer(tokenizer),
+        EnvPool(partial(Scripted, answer)),
+        tasks(6),
+        num_generations=1,
+        run_seed=0,
+        env_id="x",
+        limits=Limits(max_turn_tokens=4, max_error_share=1.0),
+    )
+    played = members(groups)
+    assert 0 < stats["error"] < 6
+    assert all(t.live == (t.seed % 2 == 0) for t in played)
+    assert all("refuses" in t.error and "no tools here" in t.error for t in played if not t.live)
+
+
 def test_too_many_errors_stop_the_run_with_the_first_of_them() -> None:
     with pytest.raises(RolloutError, match=r"4 of 4 episodes failed.*the world fell over"):
         play(partial(Scripted, raises), num_tasks=1)
@@ -476,3 +526,17 @@ def test_pool_makes_only_what_is_missing() -> None:
     pool = EnvPool(make_env)
     pool.give_back(pool.take(3))
     assert len(pool.take(5)) == len(made) == 5
+
+
+def test_a_pool_closes_every_environment_whatever_one_of_them_does() -> None:
+    class Stuck(Scripted):
+        def close(self) -> None:
+            super().close()
+            raise OSError("already gone")
+
+    envs = [Stuck(raises), Scripted(raises), Stuck(raises)]
+    pool = EnvPool(iter(envs).__next__)
+    pool.give_back(pool.take(3))
+    with pytest.warns(UserWarning, match=r"2 of 3 .* OSError: already gone"):
+        pool.close()
+    assert all(env.closed for env in envs) and not pool.idle

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from stepcredit.agents import cache
 from stepcredit.agents import sft as module
 from stepcredit.agents.engines.transformers import TransformersEngine
 from stepcredit.agents.episode import TaskSpec
@@ -131,6 +132,46 @@ def test_a_changed_module_is_another_entry_whatever_it_does(
         warm_start("test/Rare-v0", {}, size="0.12M", seed=0, sft=SHORT, cache_dir=tmp_path / "c")
         gym.registry.pop("test/Rare-v0")
     assert len(entries(tmp_path / "c")) == 2
+
+
+def test_other_code_of_the_training_is_another_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tmp_path)
+    changed = tmp_path / "own"
+    changed.mkdir()
+    for file in Path(module.__file__).parent.glob("*.py"):
+        (changed / file.name).write_bytes(file.read_bytes())
+    (changed / "model.py").write_text("WEIGHT_STD = 0.2\n")
+    monkeypatch.setattr(cache, "OWN_FOLDERS", (cache.OWN_FOLDERS[0], changed))
+    start(tmp_path)
+    assert len(list(tmp_path.glob("warm-start-*"))) == 2
+
+
+def test_the_code_of_a_wrapper_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "import gymnasium as gym\nfrom stepcredit.envs.doors import Doors\n"
+        "class Rarely(gym.Wrapper):\n    rare = {rare}\n"
+        "def mine():\n    return Rarely(Doors(turns=2))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for rare in (1, 2):
+        (tmp_path / "rare_wrapper.py").write_text(source.format(rare=rare))
+        sys.modules.pop("rare_wrapper", None)
+        importlib.invalidate_caches()
+        register("test/Wrapped-v0", "rare_wrapper:mine")
+        warm_start("test/Wrapped-v0", {}, size="0.12M", seed=0, sft=SHORT, cache_dir=tmp_path / "c")
+        gym.registry.pop("test/Wrapped-v0")
+    assert len(entries(tmp_path / "c")) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "imitate", partial(pytest.fail, "trained for nothing"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match=r"cache_dir=.*file.*STEPCREDIT_CACHE"):
+        start(tmp_path / "file")
 
 
 @pytest.mark.parametrize("name", ["torch", "transformers"])
@@ -261,6 +302,18 @@ def test_an_environment_without_demonstrations_is_refused(tmp_path: Path) -> Non
     register("test/Ragged-v0", Ragged)
     with pytest.raises(ModelError, match="Ragged has no 'demonstration'"):
         warm_start("test/Ragged-v0", {}, size="0.12M", seed=0, sft=SHORT, cache_dir=tmp_path)
+
+
+def test_an_alphabet_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    class Method(Ragged):
+        def alphabet(self) -> str:  # type: ignore[override]
+            return "ab"
+
+        def demonstration(self, rng: Any) -> str:
+            return "a"
+
+    with pytest.raises(ModelError, match=r"Method\.alphabet is <bound method"):
+        start_own(tmp_path, Method)
 
 
 def test_the_loss_is_that_of_the_action_tokens_stop_token_included() -> None:

@@ -61,5 +61,30 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TrajectoryFileError, match="schema version none"):
         load_trajectories(tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("no")
-    with pytest.raises(TrajectoryFileError, match="not a Parquet file"):
+    with pytest.raises(TrajectoryFileError, match="not a Parquet file of trajectories"):
         load_trajectories(tmp_path / "text.parquet")
+
+
+def test_a_damaged_file_is_refused_whatever_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    save_trajectories(path, [t for g in play(Ragged, num_tasks=1)[0] for t in g.trajectories])
+    whole = path.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            load_trajectories(path)
+        except TrajectoryFileError as problem:
+            assert str(path) in str(problem)
+            refused += 1
+    assert refused > len(whole) / 97 / 4, "the rest lies in what is not read"
+    with pytest.raises(FileNotFoundError, match=r"nothing\.parquet"):
+        load_trajectories(tmp_path / "nothing.parquet")
+
+
+def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    save_trajectories(path, [])
+    pq.write_table(pq.read_table(path).drop(["rewards"]), path)
+    with pytest.raises(TrajectoryFileError, match="rewards"):
+        load_trajectories(path)

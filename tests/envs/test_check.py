@@ -1,9 +1,11 @@
+import collections
 import itertools
 import sys
 import threading
 import time
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from stepcredit.envs import Env, EnvError, StepReward, check_env, make, register
@@ -263,6 +265,106 @@ class MakeRaises(Sound):
         raise RuntimeError("no data")
 
 
+class LeaksWhenCut(Sound):
+    """Clears its counter at the end of an episode alone: one that is cut leaves it standing."""
+
+    def __init__(self):
+        self.told = 0
+
+    def step(self, action):
+        result = super().step(action)
+        self.told = 0 if result[2] else self.told + 1
+        return (f"more{self.told}", *result[1:])
+
+
+class KeyRaises(Sound):
+    def state_key(self):
+        raise LookupError("no key")
+
+
+class KeySurrogate(Sound):
+    def state_key(self):
+        return "\ud800"
+
+
+class NoEvalData(Sound):
+    def reset(self, *, seed=None, options=None):
+        first = super().reset(seed=seed, options=options)
+        if self.split == "eval":
+            raise FileNotFoundError("eval.jsonl")
+        return first
+
+
+class SmallSeeds(Sound):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.turn = 0
+        return str(np.random.RandomState(self.task).randint(99)), {}
+
+
+class SmallChance(SmallSeeds):
+    def reset(self, *, seed=None, options=None):
+        first = Sound.reset(self, seed=seed, options=options)
+        np.random.RandomState(self.chance_seed)
+        return first
+
+
+class OneTurnOfTwo(Sound):
+    one_turn = True
+
+
+class OutcomeTooEarly(Sound):
+    def info(self, action):
+        return {"outcome": 0.0 if self.turn == 2 else 7.0}
+
+
+class SpansDeque(Sound):
+    def info(self, action):
+        return {"step_rewards": collections.deque(), "outcome": 0.0}
+
+
+class PartNamedAsSetup(Sound):
+    def info(self, action):
+        return {"components": {"dense": 1.0}, "outcome": 0.0}
+
+
+class GlobalParts(Sound):
+    def info(self, action):
+        return {"components": {"noise": float(next(_global_draws))}, "outcome": 0.0}
+
+
+class NothingToRead(Sound):
+    def reset(self, *, seed=None, options=None):
+        return [], super().reset(seed=seed, options=options)[1]
+
+
+class AlphabetTooSmall(Sound):
+    alphabet = "0123456789?mor"
+
+    def demonstration(self, rng):
+        return "0"
+
+
+class AlphabetWithoutGold(Sound):
+    alphabet = "0123456789?more"
+
+    def gold(self):
+        return "right"
+
+    def info(self, action):
+        return {"outcome": 1.0}
+
+
+class AlphabetMethod(Sound):
+    def alphabet(self):
+        return "0123456789?more"
+
+
+class DemonstrationNumber(Sound):
+    def demonstration(self, rng):
+        return 3
+
+
 @pytest.mark.parametrize(
     ("env", "rule", "text"),
     [
@@ -306,6 +408,22 @@ class MakeRaises(Sound):
         (ObsWithoutEqual, "types", "looking at what it returned raised ValueError: no eq"),
         (Numbered, "actions", "action_space is Discrete(3): actions must be text"),
         (MakeRaises, "make", "raised RuntimeError: no data"),
+        (LeaksWhenCut, "leak", "with an episode before it that was cut short, the same seed"),
+        (KeyRaises, "raises", "state_key() raised LookupError: no key"),
+        (KeySurrogate, "types", "state_key='\\ud800': must be Unicode text"),
+        (NoEvalData, "raises", "raised FileNotFoundError: eval.jsonl"),
+        (SmallSeeds, "raises", "raised ValueError: Seed must be between 0 and 2**32 - 1"),
+        (SmallChance, "raises", "raised ValueError: Seed must be between 0 and 2**32 - 1"),
+        (OneTurnOfTwo, "ends", "one_turn is True and the episode went on after its first action"),
+        (OutcomeTooEarly, "outcome", "info['outcome'] is 7.0: must be a number in [0, 1]"),
+        (SpansDeque, "types", "must be a list of StepReward"),
+        (PartNamedAsSetup, "types", "components names a part 'dense'"),
+        (GlobalParts, "deterministic", "with a new environment, the same seed"),
+        (NothingToRead, "types", "observation=[]: must hold a message"),
+        (AlphabetTooSmall, "alphabet", "observation 'more' holds 'e'"),
+        (AlphabetWithoutGold, "alphabet", "the action 'right' holds 'g', 'h', 'i', 't'"),
+        (AlphabetMethod, "alphabet", "alphabet is method"),
+        (DemonstrationNumber, "types", "demonstration(rng) gave int 3: must be text"),
     ],
 )
 def test_a_broken_env_trips_exactly_its_rule(env, rule, text):

@@ -110,6 +110,8 @@ def test_reset_without_a_seed_goes_on_to_another_task():
         ({"task": -1}, BadValueError, "task=-1: must be at least 0; leave it out"),
         ({"task": "1"}, BadValueError, "task='1': must be a whole number at least 0"),
         ({"chance_seed": True}, BadValueError, "chance_seed=True"),
+        (["task"], BadValueError, "options=.'task'.: must be a dict"),
+        ("task", BadValueError, "options='task': must be a dict"),
     ],
 )
 def test_bad_options_are_refused_with_the_fix(options, error, text):

@@ -11,7 +11,9 @@ from stepcredit.envs import (
     BadValueError,
     Env,
     EnvError,
+    RewardSetup,
     UnknownNameError,
+    check_env,
     list_envs,
     make,
     register,
@@ -78,6 +80,23 @@ def test_a_local_class_and_a_factory_can_be_registered():
     register("my/Factory-v0", lambda: Parity())
     assert isinstance(make("my/Local-v0").unwrapped, Local)
     assert isinstance(make("my/Factory-v0").unwrapped, Parity)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_factory_may_wrap_and_the_switch_goes_around_it(layers):
+    def wrapped():
+        env = Parity()
+        for _ in range(layers):
+            env = gym.wrappers.TransformReward(env, lambda reward: 2 * reward)
+        return env
+
+    register("my/Wrapped-v0", wrapped, max_episode_steps=3)
+    env = make("my/Wrapped-v0", reward="dense@end")
+    for each in (env, gym.make(env.spec)):
+        assert isinstance(each, RewardSetup) and each.reward == "dense@end"
+        each.reset(seed=0)
+        assert each.step("odd" if each.unwrapped.n % 2 else "even")[1] == 2.0**layers
+    assert check_env("my/Wrapped-v0") == []
 
 
 def test_a_time_limit_truncates_and_the_total_is_paid_all_the_same():
@@ -166,6 +185,10 @@ def test_a_module_is_imported_first(tmp_path, monkeypatch):
         ("Doors-v0", {}, UnknownNameError, "did you mean 'stepcredit/Doors-v0'"),
         ("CartPol-v1", {}, UnknownNameError, "did you mean 'CartPole-v1'"),
         ("no_such_module:a/B-v0", {}, EnvError, "'no_such_module' cannot be imported"),
+        (".relative:a/B-v0", {}, EnvError, "'.relative' cannot be imported"),
+        ("stepcredit/Doors-v0", {"max_episode_steps": 0}, BadValueError, "max_episode_steps=0: mu"),
+        ("stepcredit/Doors-v0", {"max_episode_steps": "9"}, BadValueError, "must be a whole numbe"),
+        ("CartPole-v1", {"max_episode_steps": 0.5}, BadValueError, "max_episode_steps=0.5: must"),
         ("stepcredit/Doors-v0", {"turn": 3}, UnknownNameError, "did you mean 'turns'"),
         ("stepcredit/Doors-v0", {"reward": "densse"}, UnknownNameError, "did you mean 'dense'"),
         ("stepcredit/Doors-v0", {"turns": 0}, BadValueError, "turns=0: must be at least 1; pass"),
@@ -186,6 +209,8 @@ def test_gymnasiums_make_gives_the_same_errors():
 def test_bad_registrations_are_refused():
     with pytest.raises(EnvError, match="must read"):
         register("my parity!", Parity)
+    with pytest.raises(EnvError, match="max_episode_steps=0: must be at least 1"):
+        register("my/Short-v0", Parity, max_episode_steps=0)
     register("my/Needs-v0", "tests.envs.test_registry:needs")
     with pytest.raises(EnvError, match="size is missing: it has no default"):
         make("my/Needs-v0")
@@ -204,6 +229,18 @@ def test_listing_says_what_each_takes_and_which_cannot_be_loaded():
     assert rows["stepcredit/Doors-v0"].summary.startswith("Open T doors")
     assert "cannot be loaded" in rows["my/Broken-v0"].summary
     assert "CartPole-v1" not in rows
+
+
+@pytest.mark.parametrize("source", ["def (", "x = y", "raise SystemExit(3)"])
+def test_a_module_that_fails_says_how_and_is_listed(source, tmp_path, monkeypatch):
+    (tmp_path / "module_that_fails.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvError, match="'module_that_fails' cannot be imported"):
+        make("module_that_fails:my/Fails-v0")
+    register("my/Fails-v0", "module_that_fails:Env")
+    with pytest.raises(EnvError, match="cannot be loaded"):
+        make("my/Fails-v0")
+    assert "cannot be loaded" in {row.id: row.summary for row in list_envs()}["my/Fails-v0"]
 
 
 @pytest.mark.parametrize("id", [3, None, ["stepcredit/Doors-v0"]])

@@ -1,4 +1,5 @@
 import math
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -115,6 +116,48 @@ def test_answers_that_are_none_are_refused_by_name(name, reward, info, message):
     env.reset()
     with pytest.raises(EnvError, match=message):
         env.step("a")
+
+
+class Answers(gym.Env):
+    """Answers every action with the same value, whatever that is."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def reset(self, *, seed=None, options=None):
+        return "", {}
+
+    def step(self, action):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "step() returned None: must be five values"),
+        (("", 1.0, True, False), "must be five values"),
+        (("", 1.0, True, False, None), "info=None: must be a dict"),
+        (("", 1.0, None, False, {"outcome": 1.0}), "terminated=None: must be a bool"),
+        (("", 1.0, True, np.zeros(2), {"outcome": 1.0}), "truncated=array([0., 0.]): must be"),
+        (("", 1.0, True, False, {"outcome": 1.0, "success": "no"}), "success='no': must be a bool"),
+        (("", 1.0, True, False, {"outcome": 1.0, "success": None}), "success=None: must be a bool"),
+        (("", 1.0, True, False, {"outcome": 1.0, "components": {"outcome": 0.0}}), "'outcome'"),
+    ],
+)
+@pytest.mark.parametrize("name", REWARDS)
+def test_an_answer_of_another_shape_is_refused_by_name(name, answer, message):
+    env = RewardSetup(Answers(answer), name)
+    env.reset()
+    with pytest.raises(EnvError, match=re.escape(message)):
+        env.step("a")
+
+
+@pytest.mark.parametrize("reward", [None, math.nan])
+def test_the_reason_of_an_env_that_could_not_score_gets_through(reward):
+    step = (reward, {"status": "error", "error": "judge is down", "step_rewards": None})
+    (result,) = paid(RewardSetup(Scripted(step), "dense"), "a")
+    assert result[1] == 0.0
+    assert (result[4]["status"], result[4]["error"]) == ("error", "judge is down")
 
 
 @pytest.mark.parametrize("name", [["outcome"], 3, {}])

@@ -122,6 +122,13 @@ AGENTS = [
         "s",
         "tests/agents/test_rollout.py::test_arrays_agree_about_turns_steps_and_rewards",
     ),
+    # All rows of a session are taken to stand in their order.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "everything = np.array_equal(rows, np.arange(self.num_rows))",
+        "everything = len(rows) == self.num_rows",
+        "tests/agents/test_engine.py::test_rows_may_be_named_in_any_order",
+    ),
     # The loss covers the prompt.
     Mutation(
         "stepcredit/agents/sft.py",

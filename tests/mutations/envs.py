@@ -99,6 +99,20 @@ ENVS = [
         test="tests/agents/test_set_ups.py::"
         "test_rounding_is_no_left_over_however_large_the_rewards_are",
     ),
+    # Wrappers of the entry point take the place of the reward switch.
+    Mutation(
+        file="stepcredit/envs/registry.py",
+        old="return _Whole(env) if isinstance(env, gym.Wrapper) else env",
+        new="return env",
+        test="tests/envs/test_registry.py::test_a_factory_may_wrap_and_the_switch_goes_around_it",
+    ),
+    # Any value that is not empty counts as success.
+    Mutation(
+        file="stepcredit/envs/rewards.py",
+        old='return checked_bool("success", info["success"])',
+        new='return bool(info["success"])',
+        test="tests/envs/test_rewards.py::test_an_answer_of_another_shape_is_refused_by_name",
+    ),
     # A right program that went another way is not paid in full.
     Mutation(
         file="stepcredit/envs/program.py",

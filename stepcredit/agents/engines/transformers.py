@@ -155,7 +155,7 @@ class RowCache(Cache):
             self.capacity = max(2 * self.capacity, -(-(reach + 1) // COLUMN_BLOCK) * COLUMN_BLOCK)
         flat = rows[:, None] * self.capacity + np.where(is_padding, 0, positions + 1)  # [N, Q]
         write_to = torch.from_numpy(flat.reshape(-1)).to(device)
-        everything = len(rows) == self.num_rows
+        everything = np.array_equal(rows, np.arange(self.num_rows))
         chosen = None if everything else torch.from_numpy(rows).to(device)
         for layer in self.row_layers:
             layer.aim(write_to, chosen, reach + 1, self.capacity)
