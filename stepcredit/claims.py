@@ -49,8 +49,8 @@ def judge(panel: Panel, results: Sequence[Result]) -> list[ClaimVerdict]:
 
 def _judge(panel: Panel, claim: Claim, results: Sequence[Result]) -> ClaimVerdict:
     differences = []
-    outcomes: list[bool | None] = []
-    for first, second, where in _sides(panel, claim):
+    outcomes: dict[object, list[bool | None]] = {}
+    for first, second, where in _checked_sides(panel, claim):
         margin = claim.margin if claim.expect == "within" else None
         difference = difference_of(
             results, first, second, where=where, margin=margin, bounds=_bounds(claim)
@@ -58,9 +58,8 @@ def _judge(panel: Panel, claim: Claim, results: Sequence[Result]) -> ClaimVerdic
         short = _shortfall(claim, difference.interval)
         known = difference.interval is not None and difference.interval.half is not None
         differences.append(replace(difference, shortfall=short))
-        outcomes.append(not short if known else None)
-    any_of = any(isinstance(value, list) for value in claim.at.values())
-    met = _any(outcomes) if any_of else _all(outcomes)
+        outcomes.setdefault(_place(claim, first, second), []).append(not short if known else None)
+    met = _all([_any(choices) for choices in outcomes.values()])
     return ClaimVerdict(_claim_text(claim), differences, met, _reason(panel, differences, met))
 
 
@@ -127,6 +126,23 @@ def _claim_text(claim: Claim) -> str:
     where = f" at {', '.join(places)}" if places else ""
     on = "" if claim.difference == "final - start" else f", on {measure_name(claim.on)}"
     return f"{claim.difference} {expectation}{where}{on}"
+
+
+def _place(claim: Claim, first: Side, second: Side) -> object:
+    """Where the claim must hold: what is left when one of each list's labels may be chosen."""
+    chosen = {key for key, value in claim.at.items() if isinstance(value, list)}
+    arms = () if "arm" in chosen else (first[0], second[0])
+    return arms, tuple((axis, label) for axis, label in first[1] if axis not in chosen)
+
+
+def _checked_sides(panel: Panel, claim: Claim) -> list[tuple[Side, Side, str]]:
+    """The sides, refused where the claim would be met, or not, by saying nothing."""
+    sides = _sides(panel, claim)
+    if not sides:
+        raise UserError(f"claims: {claim.difference}: at leaves no cell to look at; widen it")
+    if any(first == second for first, second, _ in sides):
+        raise UserError(f"claims: {claim.difference}: is 0 by itself; name two different sides")
+    return sides
 
 
 def _sides(panel: Panel, claim: Claim) -> list[tuple[Side, Side, str]]:

@@ -5,6 +5,7 @@ the user's or a refusal, 130 stopped by Ctrl-C.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from typing import Any, NoReturn
 
 from stepcredit import __version__, commands
 from stepcredit.config import UserError, nearest
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A write that fails names no file."""
 
 EXAMPLES = {
     "envs": """
@@ -106,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="keys of the study (seeds=[0,1]) or, for all its runs, of a run (train.seed=1)",
+        help="keys of the study (seeds=[0,1]) or, for all its runs, of a run (train.eval_every=5)",
     )
     compare.add_argument("--out", type=Path, help="study folder; default: runs/<name of STUDY>")
     compare.add_argument("--workers", type=int, help="processes; default: one for every core")
@@ -166,6 +170,8 @@ def _is_mistake(error: Exception) -> bool:
     """Whether the message alone helps the user, so that a traceback would only hide it."""
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename):
         return True
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return True
     # not at the top: `stepcredit --help` must not wait for gymnasium
     from stepcredit.agents.errors import AgentError
     from stepcredit.envs import EnvError
@@ -175,6 +181,8 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def _text(error: Exception) -> str:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"nothing more could be written: {os.strerror(error.errno)}; free some space"
     return str(error)

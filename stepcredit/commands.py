@@ -21,6 +21,7 @@ from stepcredit.config import (
     UserError,
     load_layers,
     need_writable,
+    only_one,
     parse_override,
     read_mapping,
     with_overrides,
@@ -81,7 +82,8 @@ def run_train(args: argparse.Namespace) -> int:
     # before torch is imported: a tiny model is fastest on one thread
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        summary = _train(config, out, args.resume, Console(stderr=True))
+        with only_one(out, "training"):
+            summary = _train(config, out, args.resume, Console(stderr=True))
     except KeyboardInterrupt:
         again = " ".join(["stepcredit train", str(args.config), *args.overrides])
         told = _stopped(out, config["train"]["save_every"], f"{again} --out {out}")

@@ -1,9 +1,7 @@
 """`stepcredit compare`: measure the cost, run the study on all cores, write its report."""
 
-import fcntl
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from json import loads
@@ -22,7 +20,7 @@ from rich.progress import (
 )
 
 from stepcredit.claims import ClaimVerdict, judge
-from stepcredit.config import Layered, UserError, content_hash, dump, need_writable
+from stepcredit.config import Layered, UserError, content_hash, dump, need_writable, only_one
 from stepcredit.cost import (
     Cost,
     Kind,
@@ -37,7 +35,14 @@ from stepcredit.credit_choice import CreditRows, credit_part
 from stepcredit.credit_page import CreditRow
 from stepcredit.plan import RunSpec, expand, tuning_runs
 from stepcredit.report import Measured, write_report
-from stepcredit.results import Result, is_finished, read_result, write_curves, write_results
+from stepcredit.results import (
+    Result,
+    is_finished,
+    is_whole,
+    read_result,
+    write_curves,
+    write_results,
+)
 from stepcredit.study import Cell, Changes, Study, load_study
 from stepcredit.training import build_config, run_one
 from stepcredit.workers import Job, RunOne, WorkerPool
@@ -98,7 +103,8 @@ def compare(
     for panel in study.file.panels.values():
         judge(panel, [])  # a claim that names nothing must not surface after the runs
     _need_own_folder(out)
-    with _only_one(out), WorkerPool(num_workers, runner.run_one, out / "workers.log") as pool:
+    log = out / "workers.log"
+    with only_one(out, "comparison"), WorkerPool(num_workers, runner.run_one, log) as pool:
         dump(study.source, out / "study.yaml")
         costs = _measure_costs(specs, out, pool, console)
         _announce(study, [*trials, *specs], costs, out, num_workers, console, over_budget)
@@ -145,16 +151,6 @@ def _need_own_folder(out: Path) -> None:
     need_writable(out)
 
 
-@contextmanager
-def _only_one(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"{out}: another comparison is running here; pass --out") from error
-        yield
-
-
 def _measure_costs(
     specs: Sequence[RunSpec], out: Path, pool: WorkerPool, console: Console
 ) -> dict[Kind, Cost]:
@@ -189,7 +185,7 @@ def _warm_starts_apart(probes: Sequence[tuple[Job, RunSpec]]) -> list[Job]:
 
 
 def _run_probes(jobs: Sequence[Job], pool: WorkerPool) -> None:
-    todo = [job for job in jobs if not (job.folder / "done.json").exists()]
+    todo = [job for job in jobs if not is_whole(job.folder, job.config_hash)]
     for job in todo:
         shutil.rmtree(job.folder, ignore_errors=True)
     for event in pool.run(todo):

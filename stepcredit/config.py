@@ -5,10 +5,12 @@ were written, so that an error can point at the line, and the result is validate
 """
 
 import difflib
+import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -34,11 +36,18 @@ class Layered:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without two traps of YAML 1.1: `on`/`no` as booleans and `3e-4` as text."""
+    """Safe YAML without the traps of YAML 1.1.
+
+    `on` and `no` are text, `3e-4` is a number, `010` is not 8, `1:30` is not 90, and nothing is a
+    date.
+    """
+
+
+_REPLACED = (":bool", ":float", ":int", ":timestamp")
 
 
 _Loader.yaml_implicit_resolvers = {
-    letter: [(tag, rule) for tag, rule in rules if not tag.endswith((":bool", ":float"))]
+    letter: [(tag, rule) for tag, rule in rules if not tag.endswith(_REPLACED)]
     for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -52,6 +61,11 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$"),
+    list("-+0123456789"),
+)
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, dict[Keys, str]]:
@@ -60,17 +74,18 @@ def parse_yaml(text: str, name: str) -> tuple[Any, dict[Keys, str]]:
     Raises:
         UserError: the text is not YAML, or writes a key twice.
     """
-    loader = _Loader(text)
+    origin: dict[Keys, str] = {}
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
-        origin: dict[Keys, str] = {}
         if node is not None:
             _note_lines(node, (), name, origin)
         value = None if node is None else loader.construct_document(node)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{name}: not valid YAML: {_one_line(error)}") from error
-    finally:
-        loader.dispose()
+    except RecursionError as error:
+        deep = "nested too deeply, or an anchor holds itself"
+        raise UserError(f"{name}: not valid YAML: {deep}") from error
     return value, origin
 
 
@@ -86,7 +101,7 @@ def _note_lines(node: yaml.Node, path: Keys, name: str, origin: dict[Keys, str])
         _note_lines(value, here, name, origin)
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
@@ -249,6 +264,7 @@ _RULES = {
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    "finite_number": "must be finite",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "string_type": "must be text",
@@ -328,6 +344,21 @@ def need_writable(folder: Path) -> None:
         raise UserError(
             f"{folder}: cannot be written: {error.strerror}; pass another folder as --out"
         ) from error
+
+
+@contextmanager
+def only_one(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder against any other process that would write into it.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"{folder}: another {what} is running here; pass --out") from error
+        yield
 
 
 def dump(values: Mapping[str, Any], path: Path) -> None:

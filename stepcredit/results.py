@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 from stepcredit.plan import RunSpec
 from stepcredit.statistics import area_under_curve
 
+_CLOCKS = {"wall_s", "cpu_s"}
+_ROW = {"step", "sampled_tokens", *_CLOCKS}
+
 Curve = list[tuple[int, float]]
 """(sampled policy tokens so far, value) of each training step."""
 
@@ -46,8 +49,18 @@ class Result:
 
 def is_finished(spec: RunSpec, out: Path) -> bool:
     """Whether the run's folder holds a finished run of exactly this configuration."""
-    done = out / spec.name / "done.json"
-    return done.exists() and json.loads(done.read_text())["config_hash"] == spec.config_hash
+    return is_whole(out / spec.name, spec.config_hash)
+
+
+def is_whole(folder: Path, config_hash: str) -> bool:
+    """Whether a folder holds a finished run of a configuration, in files that can be read."""
+    try:
+        done = json.loads((folder / "done.json").read_text())
+        rows = read_metrics(folder)
+        complete = done.keys() >= _CLOCKS and all(row.keys() >= _ROW for row in rows)
+        return bool(rows) and complete and bool(done["config_hash"] == config_hash)
+    except (OSError, ValueError, LookupError, AttributeError):
+        return False
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -123,8 +136,9 @@ def _axes(results: Sequence[Result]) -> list[str]:
 
 
 def _labels(results: Sequence[Result], axis: str) -> list[Any]:
-    """An axis as one column: numbers where all labels are numbers, else text."""
+    """An axis as one column: numbers, or truth values, where all labels are; else text."""
     labels = [dict(r.spec.cell).get(axis) for r in results]
-    if all(label is None or not isinstance(label, str) for label in labels):
+    kinds = {type(label) for label in labels if label is not None}
+    if kinds <= {int, float} or kinds == {bool}:
         return labels
     return [None if label is None else str(label) for label in labels]

@@ -22,7 +22,7 @@ from stepcredit.config import (
 
 SECTIONS = ("env", "model", "algo", "rollout", "train")
 INHERITED = ("set", "metric", "arms", "cells", "seeds", "tune")
-NAME = re.compile(r"[A-Za-z0-9_.@+-]+")
+NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.@+-]+")
 
 Label = bool | int | float | str
 Cell = tuple[tuple[str, Label], ...]
@@ -38,13 +38,15 @@ def _once(seeds: list[int]) -> list[int]:
     return seeds
 
 
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_once)]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(_once)
+]
 
 
 class Strict(BaseModel):
     """A section whose keys are all known."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Budget(Strict):
@@ -125,6 +127,13 @@ class Panel(Strict):
         for name in names:
             if name == "arm" or names.count(name) > 1:
                 raise ValueError(f"two axes are called {name}; label one: name: {{label: {{...}}}}")
+        for key, values in cells.items():
+            labels = list(values)
+            if not labels:
+                raise ValueError(f"{key} has no labels; write one, or leave the axis out")
+            twice = next((v for i, v in enumerate(labels) if v in labels[:i]), None)
+            if twice is not None:
+                raise ValueError(f"{key}: {twice!r} is listed twice; a label is one cell")
         return cells
 
     @model_validator(mode="after")
@@ -228,8 +237,9 @@ def _check_keys(layer: Layered) -> None:
     for key in layer.values:
         if key in known:
             continue
-        place = layer.origin.get((key,), "command line")
-        near = nearest(key, [*known, *SECTIONS])
+        places = (place for keys, place in layer.origin.items() if keys[0] == str(key))
+        place = next(places, "the study file")
+        near = nearest(key, [*known, *SECTIONS]) if isinstance(key, str) else None
         hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
         raise UserError(f"{key}: unknown key ({hint}; set in {place})")
     build(_Shared, layer)

@@ -25,6 +25,7 @@ def build_config(layer: Layered) -> dict[str, Any]:
     try:
         check_fit(config, build_preset(config.algo.preset, config.algo.further))
         _check_env(config.env.id, config.env.reward, config.env.further)
+        _check_env(config.env.id, config.env.reward, config.env.further | config.model.sft.env)
     except ValueError as error:
         raise UserError(str(error)) from error
     return config.model_dump(mode="json")

@@ -119,7 +119,7 @@ class WorkerPool:
         worker.process.kill()
         _end(worker)
         self._workers.remove(worker)
-        write_json(job.folder / "failed.json", {"reason": reason})
+        _note_failure(job, reason)
         return Event(job, "failed", 0, reason)
 
 
@@ -199,15 +199,21 @@ def _attempt(job: Job, run_one: RunOne, connection: Connection) -> tuple[str, in
     wall, cpu = time.perf_counter(), _cpu_seconds()
     try:
         run_one(job.config, job.folder, on_step)
+        spent = {"wall_s": time.perf_counter() - wall, "cpu_s": _cpu_seconds() - cpu}
+        write_json(job.folder / "done.json", {"config_hash": job.config_hash, **spent})
     except Exception as error:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "error.txt").write_text(traceback.format_exc())
         reason = f"{type(error).__name__}: {error}"
-        write_json(job.folder / "failed.json", {"reason": reason})
+        _note_failure(job, reason, traceback.format_exc())
         return "failed", 0, reason
-    spent = {"wall_s": time.perf_counter() - wall, "cpu_s": _cpu_seconds() - cpu}
-    write_json(job.folder / "done.json", {"config_hash": job.config_hash, **spent})
     return "done", 0, ""
+
+
+def _note_failure(job: Job, reason: str, details: str = "") -> None:
+    # the disk that made the run fail may have no room for the reason either: it is told anyway
+    with contextlib.suppress(OSError):
+        write_json(job.folder / "failed.json", {"reason": reason})
+        if details:
+            (job.folder / "error.txt").write_text(details)
 
 
 def _cpu_seconds() -> float:

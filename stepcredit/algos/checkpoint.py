@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.optim import Optimizer
 
 from stepcredit.agents.model import ValueModel
+from stepcredit.algos.errors import TrainingError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,20 +28,20 @@ class Learner:
 
 
 def save(folder: Path, step: int, learner: Learner, counters: dict[str, Any]) -> Path:
-    """Write `folder/step-NNNNNN` and drop the older ones; a kill leaves the last whole one."""
+    """Write `folder/step-NNNNNN` and drop the older ones; a kill leaves the last whole one.
+
+    Raises TrainingError where it cannot be written, on a full disk above all.
+    """
     target = folder / f"step-{step:06d}"
     partial = folder / f".partial-{step:06d}"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_model(learner.policy, str(partial / "policy.safetensors"))
-    optimizers = {"policy": learner.optimizer.state_dict()}
-    if learner.critic is not None and learner.critic_optimizer is not None:
-        save_model(learner.critic, str(partial / "critic.safetensors"))
-        optimizers["critic"] = learner.critic_optimizer.state_dict()
-    torch.save(optimizers, partial / "optimizers.pt")
-    (partial / "counters.json").write_text(json.dumps({"step": step, **counters}))
-    for path in partial.iterdir():
-        _flush(path)
+    try:
+        _write(partial, {"step": step, **counters}, learner)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise TrainingError(
+            f"{target}: cannot be written: {error}; free some space and go on with --resume"
+        ) from error
     shutil.rmtree(target, ignore_errors=True)
     os.replace(partial, target)
     _flush(folder)
@@ -49,6 +51,19 @@ def save(folder: Path, step: int, learner: Learner, counters: dict[str, Any]) ->
     return target
 
 
+def _write(partial: Path, counters: dict[str, Any], learner: Learner) -> None:
+    partial.mkdir(parents=True)
+    save_model(learner.policy, str(partial / "policy.safetensors"))
+    optimizers = {"policy": learner.optimizer.state_dict()}
+    if learner.critic is not None and learner.critic_optimizer is not None:
+        save_model(learner.critic, str(partial / "critic.safetensors"))
+        optimizers["critic"] = learner.critic_optimizer.state_dict()
+    torch.save(optimizers, partial / "optimizers.pt")
+    (partial / "counters.json").write_text(json.dumps(counters))
+    for path in partial.iterdir():
+        _flush(path)
+
+
 def latest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint of a run, if there is one."""
     steps = _steps(folder)
@@ -56,7 +71,19 @@ def latest(folder: Path) -> Path | None:
 
 
 def restore(path: Path, learner: Learner) -> dict[str, Any]:
-    """Load a checkpoint into the learner and return its counters."""
+    """Load a checkpoint into the learner and return its counters.
+
+    Raises TrainingError for files that are missing or broken.
+    """
+    try:
+        return _restored(path, learner)
+    except (OSError, SafetensorError, RuntimeError, ValueError, LookupError) as error:
+        raise TrainingError(
+            f"{path}: cannot be read: {error}; without this folder the run starts from step 0"
+        ) from error
+
+
+def _restored(path: Path, learner: Learner) -> dict[str, Any]:
     load_model(learner.policy, str(path / "policy.safetensors"))
     optimizers = torch.load(path / "optimizers.pt", weights_only=True)
     learner.optimizer.load_state_dict(optimizers["policy"])

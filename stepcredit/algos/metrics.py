@@ -27,14 +27,19 @@ def results(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return out
 
 
+def statuses(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Return how many episodes ended in which way, failed ones under `status/error`."""
+    counts = Counter(t.stop_reason if t.live else "error" for t in trajectories)
+    return {f"status/{name}": count for name, count in sorted(counts.items())}
+
+
 def rollout_metrics(groups: Sequence[Group], min_members: int) -> dict[str, float]:
     """Return what the sampled episodes look like, groups and failures counted."""
     everyone = [t for g in groups for t in g.trajectories]
     alive = [t for t in everyone if t.live]
     kept = kept_groups(groups, min_members)
     out = results(everyone)
-    status = Counter(t.stop_reason if t.live else "error" for t in everyone)
-    out |= {f"rollout/status/{name}": n for name, n in sorted(status.items())}
+    out |= {f"rollout/{name}": n for name, n in statuses(everyone).items()}
     out["groups/dropped"] = len(groups) - len(kept)
     returns = [[t.ret for t in live(g)] for g in kept if len(live(g)) > 1]
     if returns:

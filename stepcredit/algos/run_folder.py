@@ -87,8 +87,15 @@ class Log:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    lines = path.read_text().splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # torn by a kill; a gap before the last checkpoint is refused by the caller
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
 
 
 def summarise(out_dir: Path, log: Log) -> dict[str, Any]:

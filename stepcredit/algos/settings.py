@@ -10,13 +10,13 @@ from stepcredit.agents.model import SIZES
 class Settings(BaseModel):
     """A section whose keys are all known; anything else is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class OpenSettings(BaseModel):
     """A section that passes its further keys on to an environment or a preset, which check them."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     @property
     def further(self) -> dict[str, Any]:

@@ -124,12 +124,14 @@ class Run:
             for i in range(train.eval_episodes)
         ]
         groups, _ = self._rollout(tasks, 1)
-        found = metrics.results([t for g in groups for t in g.trajectories])
+        everyone = [t for g in groups for t in g.trajectories]
+        found = metrics.results(everyone)
         if not found:
             error = groups[0].trajectories[0].error
             raise TrainingError(
                 f"none of {train.eval_episodes} evaluation episodes could be scored: {error}"
             )
+        found |= metrics.statuses(everyone)
         return {f"eval/{name}": value for name, value in found.items()}
 
     def learn(self, groups: list[Group], step: int) -> tuple[list[Group], dict[str, float]]:

@@ -8,7 +8,7 @@ import torch
 from stepcredit.agents.trajectory import Group
 from stepcredit.algos.advantages import Credit
 from stepcredit.algos.batch import pack
-from stepcredit.algos.metrics import credit_metrics, results, rollout_metrics
+from stepcredit.algos.metrics import credit_metrics, results, rollout_metrics, statuses
 from tests.algos.test_batch import trajectory
 
 
@@ -22,6 +22,11 @@ def test_results_leave_errors_out_and_count_cut_episodes_as_nothing() -> None:
     found = results(episodes)
     assert (found["success"], found["outcome"], found["reward"]) == (0.5, 0.5, 0.5)
     assert results(episodes[2:]) == {}
+    assert statuses(episodes) == {
+        "status/error": 1,
+        "status/terminated": 1,
+        "status/token_limit": 1,
+    }
 
 
 def test_groups_and_failures_are_counted() -> None:

@@ -78,6 +78,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert [row["step"] for row in rows] == list(range(7))
     assert summary["sampled_tokens"] == rows[-1]["sampled_tokens"] > 0
     assert "eval/success" in rows[0] and "eval/success" in rows[-1]
+    assert sum(n for name, n in rows[-1].items() if name.startswith("eval/status/")) == 8
     # Observed at the first update: the trainer sees the very distribution the rollout drew from.
     assert all(row["sampling/sampling_logp_difference/max"] < 1e-4 for row in rows[1:])
     (last,) = (tmp_path / "run/trajectories").glob("*.parquet")
@@ -146,6 +147,43 @@ def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run/metrics.jsonl").write_text("".join([rows[0], *rows[3:]]))
     with pytest.raises(TrainingError, match="does not hold every step up to 6"):
         train(config(), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "optimizers.pt", "counters.json"])
+def test_a_broken_checkpoint_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    train(config(), tmp_path / "run")
+    (broken,) = (tmp_path / "run/checkpoints").glob(f"step-*/{name}")
+    os.truncate(broken, 4)
+    with pytest.raises(TrainingError, match="step-000006: cannot be read: "):
+        train(config(), tmp_path / "run", resume=True)
+    broken.unlink()
+    with pytest.raises(TrainingError, match="step-000006: cannot be read: "):
+        train(config(), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("garbage", ['{"step": 3, "x}', '{"x": 1}', "[3]"])
+def test_a_broken_line_of_the_log_is_a_missing_step(tmp_path: Path, garbage: str) -> None:
+    train(config(), tmp_path / "run")
+    path = tmp_path / "run/metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], garbage, *lines[4:]]))
+    with pytest.raises(TrainingError, match="does not hold every step up to 6"):
+        train(config(), tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_that_finds_no_room_is_told_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setattr("torch.save", full)
+    with pytest.raises(TrainingError, match=r"step-000002: cannot be written: .*free some space"):
+        train(config(), tmp_path / "run")
+    assert not list((tmp_path / "run/checkpoints").iterdir())
+    monkeypatch.undo()
+    train(config(), tmp_path / "run", resume=True)
+    assert [row["step"] for row in log(tmp_path / "run")] == list(range(7))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

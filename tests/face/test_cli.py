@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepcredit.cli import EXAMPLES, main
+from stepcredit.config import only_one
 from tests.face.fakes import runner
 from tests.face.test_compare import STUDY
 
@@ -314,3 +316,47 @@ def test_train_leaves_a_run_folder_and_says_where(
     assert "another config" in told(capsys)
     assert main(["train", "run.yaml", "model.size=3M", "--out", "other"]) == 2
     assert "3M" in told(capsys)
+
+
+def test_a_second_training_in_a_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text("env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\n")
+    (tmp_path / "here").mkdir()
+    with only_one(tmp_path / "here", "training"):
+        assert main(["train", "run.yaml", "--out", "here"]) == 2
+    assert "here: another training is running here; pass --out" in told(capsys)
+    assert not (tmp_path / "here/config.yaml").exists()
+
+
+def test_a_full_disk_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "run.yaml").write_text("env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\n")
+    monkeypatch.setattr("stepcredit.commands._train", full)
+    assert main(["train", "run.yaml", "--out", "here"]) == 2
+    text = told(capsys)
+    assert (
+        text == "error: nothing more could be written: No space left on device; free some space\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.sft.env={turns: 0}", "turns=0"),
+        ("model.sft.env={trns: 4}", "trns"),
+        ("algo.learning_rate=.inf", "algo.learning_rate: inf: must be finite"),
+        ("algo.beta=.inf", "algo.beta=inf"),
+        ("rollout.temperature=.inf", "rollout.temperature: inf: must be finite"),
+    ],
+)
+def test_settings_that_no_run_can_have_are_refused_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, said: str
+) -> None:
+    (tmp_path / "run.yaml").write_text("env: {id: stepcredit/Doors-v0}\nalgo: {preset: grpo}\n")
+    assert main(["train", "run.yaml", change, "--out", "here"]) == 2
+    assert said in told(capsys) and not (tmp_path / "here").exists()

@@ -258,3 +258,44 @@ def test_probes_that_share_a_warm_start_do_not_begin_together() -> None:
 
     probes = [probe("a", 4, "dense"), probe("b", 4, "outcome"), probe("c", 8, "dense")]
     assert [str(job.folder) for job in _warm_starts_apart(probes)] == ["a", "c", "b"]
+
+
+def test_truth_values_and_numbers_may_share_an_axis_of_two_panels(tmp_path: Path) -> None:
+    cells = "panels: {a: {cells: {env.x: [true, false]}}, b: {cells: {env.x: [3, 4.5]}}}"
+    done, _ = run(tmp_path, text=STUDY.replace("cells: {env.reward: [outcome, dense]}", cells))
+    column = pq.read_table(done.out / "results.parquet").column("cell.x").to_pylist()
+    assert set(column) == {"True", "False", "3", "4.5"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("done.json", ""),
+        ("done.json", "{}"),
+        ("done.json", "[1]"),
+        ("metrics.jsonl", ""),
+        ("metrics.jsonl", '{"step": 0, "sam'),
+        ("metrics.jsonl", '{"step": 0}\n'),
+        ("metrics.jsonl", None),
+    ],
+)
+def test_a_run_whose_files_are_broken_is_run_again(
+    tmp_path: Path, file: str, text: str | None
+) -> None:
+    done, _ = run(tmp_path)
+    before = pq.read_table(done.out / "results.parquet").drop(["wall_s", "cpu_s"])
+    broken = next(done.out.glob("runs/*/*")) / file
+    broken.unlink() if text is None else broken.write_text(text)
+    others = {k: v for k, v in finish_times(done.out).items() if k != broken.parent.name}
+    again, _ = run(tmp_path)
+    assert pq.read_table(again.out / "results.parquet").drop(["wall_s", "cpu_s"]) == before
+    after = finish_times(again.out)
+    assert {k: after[k] for k in others} == others and not again.failed
+
+
+def test_a_folder_that_takes_no_files_fails_the_runs_and_not_the_study(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/runs").write_text("in the way")
+    done, said = run(tmp_path)
+    assert len(done.failed) == done.num_runs == 8
+    assert "NotADirectoryError" in said and (done.out / "report.html").exists()

@@ -62,7 +62,20 @@ def test_override_of_a_section_replaces_it() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("a=3e-4", 3e-4), ("a=1e3", 1000.0), ("a=on", "on"), ("a=no", "no"), ("a=true", True)],
+    [
+        ("a=3e-4", 3e-4),
+        ("a=1e3", 1000.0),
+        ("a=on", "on"),
+        ("a=no", "no"),
+        ("a=true", True),
+        ("a=010", "010"),
+        ("a=1:30", "1:30"),
+        ("a=2024-13-45", "2024-13-45"),
+        ("a=0x_", "0x_"),
+        ("a=-1_000", -1000),
+        ("a=0x1f", 31),
+        ("a=0", 0),
+    ],
 )
 def test_yaml_1_1_traps_are_closed(text: str, value: object) -> None:
     found = parse_override(text)[1]
@@ -121,6 +134,22 @@ def test_tags_that_run_code_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "evil.yaml", "a: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(UserError, match="not valid YAML"):
         load_layers(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: &a {b: *a}\n",
+        "x: " + "[" * 3000 + "]" * 3000 + "\n",
+        "x: " + "9" * 5000 + "\n",
+        "x: !!int many\n",
+        "x: !!timestamp 2024-13-45\n",
+        "x: \x01\n",
+    ],
+)
+def test_yaml_that_cannot_be_a_value_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"odd\.yaml: not valid YAML: "):
+        load_layers(write(tmp_path / "odd.yaml", text))
 
 
 def test_dump_reads_back_unchanged(tmp_path: Path) -> None:

@@ -208,3 +208,34 @@ def test_a_claim_about_nothing_is_refused(claim: dict[str, Any], said: str) -> N
     with pytest.raises(UserError, match="claims") as caught:
         judge(panel(claim), [])
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (
+            {"difference": "dense - outcome", "at": {"reward": "outcome"}},
+            "dense - outcome: at leaves no cell",
+        ),
+        ({"difference": "dense - dense"}, "dense - dense: is 0 by itself"),
+        (
+            {"difference": "ppo - ppo", "expect": "within", "margin": 0.1},
+            "ppo - ppo: is 0 by itself",
+        ),
+        ({"difference": "ppo - grpo", "at": {"reward": []}}, "ppo - grpo: at leaves no cell"),
+        ({"difference": "final - start", "at": {"arm": []}}, "final - start: at leaves no cell"),
+    ],
+)
+def test_a_claim_about_nothing_is_refused_not_met(claim: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        judge(panel(claim), measured())
+
+
+def test_a_list_is_a_choice_at_each_of_the_other_places() -> None:
+    # dense - outcome is .3 at T = 16 and 0 at T = 4, for both arms
+    claim = {"difference": "dense - outcome", "at": {"arm": ["ppo", "grpo"]}}
+    (everywhere,) = judge(panel(claim), measured())
+    assert everywhere.met is False and "turns = 4" in everywhere.reason
+    (there,) = judge(panel(claim | {"at": {"arm": ["ppo", "grpo"], "turns": 16}}), measured())
+    (either,) = judge(panel(claim | {"at": {"arm": ["ppo"], "turns": [4, 16]}}), measured())
+    assert there.met is True and either.met is True

@@ -132,6 +132,35 @@ def test_tuning_gives_every_arm_of_a_cell_the_same_trials(tmp_path: Path) -> Non
         ("base: train.yaml", "base: trian.yaml", "did you mean"),
         ("[outcome, dense]", "dense", "cells.env.reward: 'dense': must be a list"),
         ("env.turns:", "algo.reward:", "two axes are called reward"),
+        ("[outcome, dense]", "[dense, dense]", "'dense' is listed twice"),
+        ("[4, 16]", "[1, true]", "True is listed twice"),
+        ("[4, 16]", "[]", "turns has no labels"),
+        ("[4, 16]", "{}", "env.turns has no labels"),
+        ("[0, 1, 2]", "[99999999999999999999]", "must be below 9223372036854775808"),
+        ("cpu_hours: 0.3", "cpu_hours: .inf", "budget.cpu_hours: inf: must be finite"),
+        ("title: Doors", "1: Doors", "1: unknown key (known: base"),
+        ("title: Doors", "null: Doors", "None: unknown key (known: base"),
+        ("title: Doors", "set: {train.seed: 3}", "train.seed: is what `seeds` sets"),
+        ("env.turns:", "train.seed:", "train.seed: is what `seeds` sets"),
+        ("title: Doors", "tune: {train.seed: [3], seeds: [9]}", "train.seed: is what `seeds` sets"),
+        ("algo.preset: grpo}", "env.turns: 4}", "env.turns: would overwrite env.turns, an axis of"),
+        ("algo.preset: grpo}", "env: {id: luck}}", "env: would overwrite env.turns, an axis of"),
+        (
+            "title: Doors",
+            "tune: {algo.preset: [grpo], seeds: [9]}",
+            "algo.preset: would overwrite algo.preset, tuned in panel study",
+        ),
+        (
+            "env.turns: [4, 16]",
+            "T: {4: {env.turns: 4}, 16: {env.turns: 4}}",
+            "T = 4, reward = outcome and T = 16, reward = outcome: are the same run",
+        ),
+        ("algo.preset: grpo}", "algo.preset: ppo_step}", "arm ppo_step and arm grpo: are the same"),
+        (
+            "algo.preset: grpo}",
+            "algo.preset: grpo, train.steps: 9}",
+            "train.steps=9: the arms of a cell are matched at",
+        ),
         ("title: Doors", "set: {train: {seed: 3}}", "would drop the budget"),
         ("title: Doors", "set: {train.sampled_tokens: null}", "train.sampled_tokens"),
         (
@@ -153,6 +182,10 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, said: str) -> No
         (PANELS, "seeds=[0, 0]", "seeds: [0, 0]: 0 is listed twice; a seed is one run (set in"),
         (PANELS, "seds=[0]", "seds: unknown key (did you mean seeds?; set in command line)"),
         (STUDY, "cliams=[]", "cliams: unknown key (did you mean claims?; set in command line)"),
+        (STUDY, "train.seed=3", "train.seed: is what `seeds` sets; pass seeds=[3] (set in command"),
+        (STUDY, "env.turns=8", "env.turns: would overwrite env.turns, an axis of panel study; ch"),
+        (STUDY, "env={id: x}", "env: would overwrite env.turns, an axis of panel study; change"),
+        (PANELS, "algo.learning_rate=1", "algo.learning_rate: would overwrite algo.learning_rate"),
         (STUDY, "trian.steps=3", "trian: unknown key (did you mean train?; set in command line)"),
     ],
 )
@@ -188,3 +221,15 @@ def test_true_and_false_stay_themselves_on_an_axis(tmp_path: Path) -> None:
     text = STUDY.replace("env.turns: [4, 16]", "env.shuffled: [true, false]")
     specs = expand(load(tmp_path, text), build_config)
     assert {str(spec.config["env"]["shuffled"]) for spec in specs} == {"True", "False"}
+
+
+def test_a_panel_is_a_folder_of_its_own(tmp_path: Path) -> None:
+    for name in (".", ".."):
+        told = refused(tmp_path, PANELS.replace("  luck:", f"  {name}:"))
+        assert told.startswith(f"panels.{name}: a panel's name is letters")
+
+
+def test_a_long_label_still_names_a_folder(tmp_path: Path) -> None:
+    text = STUDY.replace("env.turns: [4, 16]", "T: {%s: {env.turns: 4}}" % ("long" * 99))
+    names = [Path(s.name).name for s in expand(load(tmp_path, text), build_config)]
+    assert len(set(names)) == 2 * 2 * 3 and max(map(len, names)) < 200

@@ -41,9 +41,16 @@ FACE = [
     # One label that holds is enough for all.
     Mutation(
         "stepcredit/claims.py",
-        "met = _any(outcomes) if any_of else _all(outcomes)",
-        "met = _any(outcomes)",
+        "met = _all([_any(choices)",
+        "met = _any([_any(choices)",
         "tests/face/test_findings.py::test_claims_are_judged_by_the_numbers",
+    ),
+    # Every label of a list must hold.
+    Mutation(
+        "stepcredit/claims.py",
+        "for axis, label in first[1] if axis not in chosen)",
+        "for axis, label in first[1])",
+        "tests/face/test_findings.py::test_a_list_is_a_choice_at_each_of_the_other_places",
     ),
     # A place that nothing is known of counts as one that holds.
     Mutation(
