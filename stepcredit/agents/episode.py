@@ -9,7 +9,7 @@ import numpy as np
 
 from stepcredit.agents.engines.base import Completion
 from stepcredit.agents.placement import UNJUDGED, place_rewards
-from stepcredit.agents.trajectory import Trajectory
+from stepcredit.agents.trajectory import Array, Trajectory
 from stepcredit.envs import Env, EnvError, Message, RewardSetup, StepReward
 from stepcredit.envs.contract import (
     checked_answer,
@@ -77,6 +77,8 @@ class Episode:
     env_rewards: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     policy_version: list[int] = field(default_factory=list)
+    completions: list[tuple[int, Completion]] = field(default_factory=list)
+    """Each sampled turn, and the place of its first token."""
 
     messages: list[Message] = field(default_factory=list)
     state_keys: list[str] = field(default_factory=list)
@@ -87,6 +89,10 @@ class Episode:
 
     next_ids: list[int] = field(default_factory=list)
     """What the policy reads before its next turn."""
+    num_known: int = 0
+    """Tokens that the policy's session has already."""
+    begun_ids: list[int] = field(default_factory=list)
+    """The last of `next_ids` where they are the beginning of that turn, said before."""
     state_key: str | None = None
     outcome: float | None = None
     success: bool | None = None
@@ -106,6 +112,7 @@ class Episode:
         """Append one sampled turn."""
         if self.state_key is not None:
             self.state_keys.append(self.state_key)
+        self.completions.append((len(self.token_ids), completion))
         self._append(
             completion.token_ids,
             sampled=True,
@@ -113,6 +120,14 @@ class Episode:
             version=completion.policy_version,
         )
         self.turn_cut.append(completion.finish_reason == "length")
+        self.messages.append(Message(role="assistant", content=text))
+
+    def repeat(self, ids: Sequence[int], text: str, *, cut: bool) -> None:
+        """Append a turn that was sampled in another episode: history, not sampled here."""
+        if self.state_key is not None:
+            self.state_keys.append(self.state_key)
+        self.read(ids)
+        self.turn_cut.append(cut)
         self.messages.append(Message(role="assistant", content=text))
 
     def judge(self, reply: Reply, spans: list[tuple[int, int]], length: int) -> None:
@@ -185,7 +200,21 @@ class Episode:
             status="error" if self.error else "ok",
             error=self.error,
             sampling=self.sampling,
+            topk_ids=self._recorded("topk_ids", np.int32),
+            topk_logprobs=self._recorded("topk_logprobs", np.float32),
+            mix_ids=self._recorded("mix_ids", np.int32),
+            mix_weights=self._recorded("mix_weights", np.float32),
         )
+
+    def _recorded(self, name: str, dtype: type[np.generic]) -> Array | None:
+        """Return what the engine recorded with each sampled token [L, K]; None where nothing."""
+        turns = [(start, getattr(c, name)) for start, c in self.completions]
+        if not turns or turns[0][1] is None:
+            return None
+        out = np.zeros((len(self.token_ids), len(turns[0][1][0])), dtype)  # [L, K]
+        for start, rows in turns:
+            out[start : start + len(rows)] = rows
+        return out
 
     def _append(
         self, ids: Sequence[int], *, sampled: bool, logprobs: Sequence[float], version: int

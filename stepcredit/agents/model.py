@@ -1,13 +1,13 @@
 """Tiny decoders from transformers' own classes, and the value network that goes with a policy."""
 
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from stepcredit.agents.errors import ModelError
+from stepcredit.agents.sizes import SIZES
 
 HEAD_DIM = 32
 MAX_POSITIONS = 4096
@@ -15,23 +15,6 @@ MAX_POSITIONS = 4096
 # times slower, and slower still where position drowns out which letter is read.
 WEIGHT_STD = 0.1
 EMBEDDING_STD = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """The shape of a tiny decoder."""
-
-    hidden: int
-    intermediate: int
-    layers: int = 2
-
-
-SIZES = {
-    "0.12M": Size(hidden=64, intermediate=192),
-    "0.2M": Size(hidden=96, intermediate=192),
-    "0.4M": Size(hidden=128, intermediate=320),
-    "1M": Size(hidden=192, intermediate=576),
-}
 
 
 def build_tiny(vocab_size: int, size: str, seed: int) -> LlamaForCausalLM:

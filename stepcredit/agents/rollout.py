@@ -13,9 +13,9 @@ from stepcredit.agents.engines.base import Engine, Session
 from stepcredit.agents.episode import Episode, Reply, TaskSpec, reset_env, step_env
 from stepcredit.agents.errors import AgentError, RolloutError
 from stepcredit.agents.render import ChatRenderer
-from stepcredit.agents.trajectory import Group
+from stepcredit.agents.trajectory import Group, Trajectory
 from stepcredit.envs import derive_seed
-from stepcredit.envs.bounded import MAX_WORKERS, call_all
+from stepcredit.envs.bounded import MAX_WORKERS, Outcome, call_all
 
 CLOSE_SECONDS = 20.0
 """The longest wait for an environment to close once the rollouts are over."""
@@ -37,6 +37,10 @@ class Limits:
     """Seconds of one call into an environment."""
     max_error_share: float = 0.5
     """A rollout in which a larger share of the episodes fails raises RolloutError."""
+
+
+EnvCalls = Callable[[Sequence[Callable[[], Reply]]], list[Outcome]]
+"""Makes calls into environments, each bounded in time; see `call_all`."""
 
 
 class EnvPool:
@@ -90,36 +94,71 @@ def rollout(
     begun = time.monotonic()
     episodes = _open(engine, envs, tasks, num_generations, run_seed, env_id, limits)
     try:
-        _play(engine, renderer, episodes, run_seed, limits, begun)
+        calls = env_calls(episodes[0].env, limits)
+        reset_all(calls, renderer, episodes)
+        samplers = [derive_seed("sample", run_seed, e.spec.group_id, e.sample_id) for e in episodes]
+        take_turns(engine, renderer, episodes, samplers, limits, begun, calls)
     finally:
-        _close(envs, episodes, limits)
+        close_envs(envs, episodes, limits)
     groups = [
         Group(spec.group_id, tuple(e.trajectory() for e in episodes if e.spec is spec))
         for spec in tasks
     ]
-    return groups, _stats(groups, time.monotonic() - begun)
+    trajectories = [t for group in groups for t in group.trajectories]
+    return groups, rollout_stats(trajectories, time.monotonic() - begun)
 
 
-def _play(
-    engine: Engine,
-    renderer: ChatRenderer,
-    episodes: Sequence[Episode],
-    run_seed: int,
-    limits: Limits,
-    begun: float,
-) -> None:
-    """Reset every environment, then take turns until all episodes have ended."""
-    workers, most = _threads(episodes[0].env)
-    calls = partial(call_all, timeout_s=limits.env_timeout_s, workers=workers, most=most)
-    for episode, outcome in zip(
-        episodes, calls([partial(reset_env, e) for e in episodes]), strict=True
-    ):
+def env_calls(env: gym.Env[Any, Any], limits: Limits) -> EnvCalls:
+    """Return what makes calls into environments of this kind."""
+    workers, most = _threads(env)
+    return partial(call_all, timeout_s=limits.env_timeout_s, workers=workers, most=most)
+
+
+def reset_all(calls: EnvCalls, renderer: ChatRenderer, episodes: Sequence[Episode]) -> None:
+    """Start every environment; what it shows is what its policy reads next."""
+    outcomes = calls([partial(reset_env, episode) for episode in episodes])
+    for episode, outcome in zip(episodes, outcomes, strict=True):
         if outcome.error:
             episode.fail(outcome.error)
         else:
             _first_turn(episode, outcome.value, renderer)
+
+
+def step_all(
+    calls: EnvCalls,
+    renderer: ChatRenderer,
+    episodes: Sequence[Episode],
+    actions: Sequence[tuple[str, list[tuple[int, int]]]],
+) -> None:
+    """Step every environment with the text just said, given with the ranges of its tokens."""
+    outcomes = calls(
+        [partial(step_env, e, text) for e, (text, _) in zip(episodes, actions, strict=True)]
+    )
+    for episode, outcome, (text, spans) in zip(episodes, outcomes, actions, strict=True):
+        if outcome.error:
+            episode.fail(outcome.error)
+            continue
+        try:
+            episode.judge(outcome.value, spans, len(text))
+            if not episode.done:
+                # A turn that was cut gets the end that it did not say.
+                end = [renderer.stop_id] if episode.turn_cut[-1] else []
+                episode.next_ids = end + renderer.delta(outcome.value.messages)
+        except AgentError as problem:
+            episode.fail(str(problem))
+
+
+def take_turns(
+    engine: Engine,
+    renderer: ChatRenderer,
+    episodes: Sequence[Episode],
+    samplers: Sequence[int],
+    limits: Limits,
+    begun: float,
+    calls: EnvCalls,
+) -> None:
+    """Take turns until all episodes have ended; `samplers` are the seeds of their tokens."""
     session = engine.start(len(episodes))
-    samplers = [derive_seed("sample", run_seed, e.spec.group_id, e.sample_id) for e in episodes]
     cap = min(limits.max_episode_tokens, engine.max_context)
     cap_reason = "context" if engine.max_context < limits.max_episode_tokens else "token_limit"
     while True:
@@ -216,38 +255,28 @@ def _turn(
     samplers: Sequence[int],
     max_turn_tokens: int,
     cap: int,
-    calls: Callable[[list[Callable[[], Reply]]], list[Any]],
+    calls: EnvCalls,
 ) -> None:
     """Every live row reads, says one turn and is answered."""
     live = [episodes[row] for row in rows]
-    new_ids = [episode.next_ids for episode in live]
     for episode in live:
         episode.read(episode.next_ids)
+    new_ids = [episode.token_ids[episode.num_known :] for episode in live]
     completions = session.generate(
         rows,
         new_ids,
-        [min(max_turn_tokens, cap - len(episode.token_ids)) for episode in live],
+        [min(max_turn_tokens - len(e.begun_ids), cap - len(e.token_ids)) for e in live],
         # Counting on from a 63-bit hash never meets another sample's count.
         [samplers[row] + len(episodes[row].turn_cut) for row in rows],
     )
-    actions = [renderer.action(completion.token_ids) for completion in completions]
+    actions = [
+        renderer.action([*episode.begun_ids, *completion.token_ids])
+        for episode, completion in zip(live, completions, strict=True)
+    ]
     for episode, completion, (text, _) in zip(live, completions, actions, strict=True):
         episode.say(completion, text)
-    outcomes = calls(
-        [partial(step_env, e, text) for e, (text, _) in zip(live, actions, strict=True)]
-    )
-    for episode, outcome, (text, spans) in zip(live, outcomes, actions, strict=True):
-        if outcome.error:
-            episode.fail(outcome.error)
-            continue
-        try:
-            episode.judge(outcome.value, spans, len(text))
-            if not episode.done:
-                # A turn that was cut gets the end that it did not say.
-                end = [renderer.stop_id] if episode.turn_cut[-1] else []
-                episode.next_ids = end + renderer.delta(outcome.value.messages)
-        except AgentError as problem:
-            episode.fail(str(problem))
+        episode.num_known, episode.begun_ids = len(episode.token_ids), []
+    step_all(calls, renderer, live, actions)
 
 
 def _check_errors(episodes: Sequence[Episode], limits: Limits) -> None:
@@ -259,22 +288,22 @@ def _check_errors(episodes: Sequence[Episode], limits: Limits) -> None:
         )
 
 
-def _close(envs: EnvPool, episodes: Sequence[Episode], limits: Limits) -> None:
+def close_envs(envs: EnvPool, episodes: Sequence[Episode], limits: Limits) -> None:
     """Keep the environments that worked; the state of the others is unknown."""
     envs.give_back([episode.env for episode in episodes if not episode.error])
     broken = [episode.env.close for episode in episodes if episode.error]
     call_all(broken, timeout_s=limits.env_timeout_s, workers=MAX_WORKERS)
 
 
-def _stats(groups: Sequence[Group], seconds: float) -> dict[str, float]:
-    all_of_them = [t for group in groups for t in group.trajectories]
+def rollout_stats(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
+    """Return how many episodes, turns and sampled tokens there were, and how they ended."""
     return {
-        "episodes": len(all_of_them),
-        "ok": sum(t.live for t in all_of_them),
-        "error": sum(not t.live for t in all_of_them),
-        "truncated": sum(t.truncated for t in all_of_them),
-        "cut_turns": sum(sum(t.turn_cut) for t in all_of_them),
-        "turns": sum(len(t.turn_cut) for t in all_of_them),
-        "policy_tokens": sum(t.num_action_tokens for t in all_of_them),
+        "episodes": len(trajectories),
+        "ok": sum(t.live for t in trajectories),
+        "error": sum(not t.live for t in trajectories),
+        "truncated": sum(t.truncated for t in trajectories),
+        "cut_turns": sum(sum(t.turn_cut) for t in trajectories),
+        "turns": sum(len(t.turn_cut) for t in trajectories),
+        "policy_tokens": sum(t.num_action_tokens for t in trajectories),
         "seconds": seconds,
     }

@@ -95,6 +95,28 @@ def warm_start(
         stage.close()
 
 
+def demonstrated(
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    *,
+    seed: int,
+    max_episode_tokens: int = 2048,
+    env_timeout_s: float = 20.0,
+) -> tuple[list[Trajectory], PreTrainedTokenizerBase]:
+    """Return the first demonstrations that `warm_start` learns from, and the tokenizer.
+
+    Those that failed are left out; raises ModelError as `warm_start` does.
+    """
+    stage = _Stage(partial(make, env_id, **env_kwargs), seed, max_episode_tokens, env_timeout_s)
+    try:
+        tokenizer = build_char_tokenizer(_alphabet(stage.env))
+        renderer = ChatRenderer(tokenizer)
+        played = [stage.play(renderer, number) for number in range(PROBES)]
+        return [each for each in played if each is not None], tokenizer
+    finally:
+        stage.close()
+
+
 class _Stage:
     """Where demonstrations are played: one environment, replaced by a new one when it fails."""
 
@@ -180,7 +202,7 @@ def imitate(
             order = np.concatenate([order, rng.permutation(len(demonstrations))])
         chosen, order = order[:rows], order[rows:]
         ids, mask, actions = _padded([demonstrations[i] for i in chosen], pad_id)
-        logprobs, _ = token_logprobs(model, ids, mask, 1.0)  # [B, T]
+        logprobs = token_logprobs(model, ids, mask, 1.0).logprobs  # [B, T]
         loss = -(logprobs * actions).sum() / actions.sum()
         optimizer.zero_grad()
         loss.backward()

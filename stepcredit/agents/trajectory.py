@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from stepcredit.agents.errors import TrajectoryFileError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +75,14 @@ class Trajectory:
     """[L] float32: the critic's value of the state before each token, where one is kept."""
     advantages: Array | None = None
     """[L] float32: what the algorithm made of the rewards."""
+    topk_ids: Array | None = None
+    """[L, K] int32: the K likeliest tokens in each sampled token's place, where recorded."""
+    topk_logprobs: Array | None = None
+    """[L, K] float32: their log-probabilities; like the ids, 0 where not sampled."""
+    mix_ids: Array | None = None
+    """[L, k] int32: the tokens whose embeddings were mixed to read each token, where any are."""
+    mix_weights: Array | None = None
+    """[L, k] float32: their weights; all 0 where the token was read as itself."""
 
     @property
     def ret(self) -> float:
@@ -113,6 +121,12 @@ _ARRAYS = {
     "values": np.float32,
     "advantages": np.float32,
 }
+_MATRICES = {
+    "topk_ids": np.int32,
+    "topk_logprobs": np.float32,
+    "mix_ids": np.int32,
+    "mix_weights": np.float32,
+}
 _SCALARS = {
     "group_id": pa.string(),
     "sample_id": pa.int32(),
@@ -139,6 +153,8 @@ _NAMES = [f.name for f in fields(Trajectory)]
 def _arrow(name: str) -> pa.DataType:
     if name in _ARRAYS:
         return pa.list_(pa.from_numpy_dtype(_ARRAYS[name]))
+    if name in _MATRICES:
+        return pa.list_(pa.list_(pa.from_numpy_dtype(_MATRICES[name])))
     return pa.string() if name in _JSON else _SCALARS[name]
 
 
@@ -187,7 +203,8 @@ def _read(path: str | Path) -> list[Trajectory]:
             f"{path}: trajectory schema version {found}: this version of stepcredit reads "
             f"{SCHEMA_VERSION}; read the file with the version that wrote it"
         )
-    columns = {name: table.column(name) for name in _NAMES}
+    # The cast refuses a column that damage has given another type.
+    columns = {name: table.column(name).cast(_arrow(name)) for name in _NAMES}
     return [
         Trajectory(**{name: _restored(name, column[row]) for name, column in columns.items()})
         for row in range(table.num_rows)
@@ -195,6 +212,8 @@ def _read(path: str | Path) -> list[Trajectory]:
 
 
 def _stored(name: str, value: Any) -> Any:
+    if name in _MATRICES:
+        return None if value is None else list(value)
     return json.dumps(value, ensure_ascii=False) if name in _JSON else value
 
 
@@ -203,5 +222,10 @@ def _restored(name: str, scalar: Any) -> Any:
         if not scalar.is_valid:
             return None
         return scalar.values.to_numpy(zero_copy_only=False).astype(_ARRAYS[name])
+    if name in _MATRICES:
+        if not scalar.is_valid:
+            return None
+        flat = scalar.values.flatten().to_numpy(zero_copy_only=False)
+        return flat.astype(_MATRICES[name]).reshape(len(scalar.values), -1)
     value = scalar.as_py()
     return json.loads(value) if name in _JSON else value

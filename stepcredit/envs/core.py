@@ -228,11 +228,21 @@ def replay(
         obs, reward, terminated, truncated, info = env.step(action)
         result = (obs, float(reward), terminated, truncated, info)
     if fresh_chance_seed is not None:
-        inner = env.unwrapped
-        if not isinstance(inner, Env):
-            raise BadValueError(
-                f"fresh_chance_seed={fresh_chance_seed}: {type(inner).__name__} has no chance of "
-                "its own; subclass stepcredit.envs.Env or leave fresh_chance_seed out"
-            )
-        inner.chance = np.random.default_rng(derive_seed("chance", fresh_chance_seed))
+        renew_chance(env, fresh_chance_seed)
     return result
+
+
+def renew_chance(env: gym.Env[Any, Any], fresh_chance_seed: int) -> None:
+    """Replaces the chance from here on, also where the environment has handed its generator on.
+
+    What was drawn before stays as it is, shown or not: an environment whose futures are to differ
+    draws its luck when it shows or pays it. Raises `BadValueError` for one that is no `Env`.
+    """
+    inner = env.unwrapped
+    if not isinstance(inner, Env):
+        raise BadValueError(
+            f"fresh_chance_seed={fresh_chance_seed}: {type(inner).__name__} has no chance of "
+            "its own; subclass stepcredit.envs.Env or leave fresh_chance_seed out"
+        )
+    fresh = np.random.default_rng(derive_seed("chance", fresh_chance_seed))
+    inner.chance.bit_generator.state = fresh.bit_generator.state

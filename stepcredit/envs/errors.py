@@ -13,13 +13,23 @@ class EnvError(ValueError):
 class UnknownNameError(EnvError):
     """An id, a reward set-up, a parameter or an option that does not exist."""
 
+    kind: str = ""
+    """What it should have been: `environment`, `reward`, `parameter`, ..."""
+    name: str = ""
+    near: str | None = None
+    """The valid name that is most like it."""
+
 
 class BadValueError(EnvError):
     """A parameter of the right name with a value that its rule forbids."""
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str]) -> UnknownNameError:
+def unknown_name(
+    kind: str, name: str, valid: Iterable[str], otherwise: str = ""
+) -> UnknownNameError:
     """Returns the error for a name that does not exist, with the nearest one that does.
+
+    ``otherwise`` is added where none is near.
 
     >>> str(unknown_name("reward", "densse", ["outcome", "dense"]))
     "unknown reward 'densse': did you mean 'dense'? It must be one of: outcome, dense"
@@ -27,10 +37,12 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> UnknownNameError
     names = list(valid)
     near = _nearest(name, names)
     hint = f"did you mean {near!r}? It " if near is not None else ""
-    if not names:
-        return UnknownNameError(f"unknown {kind} {name!r}: none is accepted here; leave it out")
     shown = ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:12])}, ..."
-    return UnknownNameError(f"unknown {kind} {name!r}: {hint}must be one of: {shown}")
+    rule = f"{hint}must be one of: {shown}" if names else "none is accepted here; leave it out"
+    rule += "" if near is not None or not otherwise else f"; {otherwise}"
+    error = UnknownNameError(f"unknown {kind} {name!r}: {rule}")
+    error.kind, error.name, error.near = kind, name, near
+    return error
 
 
 def _nearest(name: str, names: list[str]) -> str | None:

@@ -11,7 +11,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, parse_env_id
 
 from stepcredit.envs.bounded import described
-from stepcredit.envs.errors import EnvError, unknown_name, whole_number
+from stepcredit.envs.core import Env
+from stepcredit.envs.errors import EnvError, UnknownNameError, unknown_name, whole_number
 from stepcredit.envs.rewards import RewardSetup, reward_name
 
 EntryPoint = str | Callable[..., gym.Env[Any, Any]]
@@ -187,11 +188,33 @@ def _find(id: str) -> Any:
             ) from problem
     if name in gym.registry:
         return gym.registry[name]
-    own = [row for row in gym.registry if gym.registry[row].entry_point == _BUILD]
-    error = unknown_name("environment", name, own)
-    if "did you mean" not in str(error):
-        error = unknown_name("environment", name, [*own, *gym.registry])
-    raise error
+    raise _unknown(id, module)
+
+
+def _unknown(id: str, module: str) -> UnknownNameError:
+    """Returns the error for an id that is not registered; only what can be trained is suggested."""
+    own = [row for row, spec in gym.registry.items() if _is_text(spec)]
+    if module:
+        own = [row if row.startswith("stepcredit/") else f"{module}:{row}" for row in own]
+        return unknown_name("environment", id, own)
+    module = id if id.isidentifier() else "my_envs"
+    named = f"{module}:{id if '/' in id else 'my/Env-v0'}"
+    return unknown_name(
+        "environment",
+        id,
+        own,
+        otherwise=f"one of your own is named with its module, {named}, where {module}.py lies in "
+        "the folder that the command is called from, or on the Python path",
+    )
+
+
+def _is_text(spec: EnvSpec) -> bool:
+    """Says whether a registered environment is one in text, as far as can be told unloaded."""
+    creator: Any = spec.entry_point
+    if isinstance(creator, str):
+        module, _, name = creator.partition(":")
+        creator = getattr(sys.modules.get(module), name, None)
+    return spec.entry_point == _BUILD or (inspect.isclass(creator) and issubclass(creator, Env))
 
 
 def list_envs() -> list[EnvRow]:

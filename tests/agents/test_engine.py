@@ -1,3 +1,5 @@
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -7,45 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from stepcredit.agents.engines.base import Completion
 from stepcredit.agents.engines.transformers import TransformersEngine
+from tests.agents.plans import PLAN, VOCABULARY, flat, histories
 from tests.agents.worlds import engine, one_pass_logprobs, tiny
 
 MODEL = tiny()
-VOCABULARY = MODEL.config.vocab_size
-
-
-def histories(
-    made: TransformersEngine, plan: list[list[tuple[list[int], int]]], seed: int
-) -> list[list[tuple[list[int], Completion]]]:
-    """Run a plan: per row, per turn, the new ids and the token limit. Rows end when theirs do."""
-    session = made.start(len(plan))
-    out: list[list[tuple[list[int], Completion]]] = [[] for _ in plan]
-    for turn in range(max(map(len, plan))):
-        rows = [r for r in range(len(plan)) if turn < len(plan[r])]
-        new = [plan[r][turn][0] for r in rows]
-        done = session.generate(
-            rows, new, [plan[r][turn][1] for r in rows], [seed + 1000 * r + turn for r in rows]
-        )
-        for r, ids, completion in zip(rows, new, done, strict=True):
-            out[r].append((ids, completion))
-    return out
-
-
-def flat(history: list[tuple[list[int], Completion]]) -> tuple[list[int], dict[int, float]]:
-    ids: list[int] = []
-    logprobs: dict[int, float] = {}
-    for new, completion in history:
-        ids += new
-        logprobs |= {len(ids) + i: p for i, p in enumerate(completion.logprobs)}
-        ids += completion.token_ids
-    return ids, logprobs
-
-
-NEW = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=7)
-PLAN = st.lists(
-    st.lists(st.tuples(NEW, st.integers(1, 6)), min_size=1, max_size=4), min_size=1, max_size=5
-)
 
 
 @settings(max_examples=25)
@@ -56,6 +24,44 @@ def test_logprobs_are_those_of_a_fresh_forward_pass(plan: Any, temperature: floa
         expected = one_pass_logprobs(MODEL, ids, temperature)
         for at, value in logprobs.items():
             assert value == pytest.approx(expected[at], abs=1e-5)
+
+
+@settings(max_examples=25)
+@given(PLAN, st.sampled_from([1.0, 0.6]))
+def test_topk_are_the_likeliest_of_a_fresh_forward_pass(plan: Any, temperature: float) -> None:
+    for history in histories(engine(MODEL, temperature, topk=4), plan, seed=5):
+        ids, _ = flat(history)
+        with torch.no_grad():
+            logits = MODEL(input_ids=torch.tensor([ids])).logits[0].double() / temperature
+        expected = torch.log_softmax(logits, -1)  # [L, V], of the token after each
+        at = 0
+        for new, c in history:
+            at += len(new)
+            assert c.topk_ids is not None and c.topk_logprobs is not None
+            assert len(c.topk_ids) == len(c.topk_logprobs) == len(c.token_ids)
+            for chosen, values in zip(c.topk_ids, c.topk_logprobs, strict=True):
+                assert values == pytest.approx(expected[at - 1].topk(4).values.tolist(), abs=1e-5)
+                assert values == pytest.approx(expected[at - 1][chosen].tolist(), abs=1e-5)
+                assert len(set(chosen)) == 4
+                at += 1
+
+
+def test_what_is_recorded_changes_no_sample() -> None:
+    plan = [[([5 + r, 6, 7][: 1 + r % 3], 6)] * 3 for r in range(9)]
+    plain, recorded = histories(engine(MODEL), plan, 3), histories(engine(MODEL, topk=4), plan, 3)
+    for a, b in zip(chain(*plain), chain(*recorded), strict=True):
+        assert replace(b[1], topk_ids=None, topk_logprobs=None) == a[1]
+    assert engine(MODEL).sampling == {"engine": "transformers", "temperature": 1.0}
+    assert engine(MODEL, topk=4).sampling["topk"] == 4
+
+
+def test_topk_of_more_tokens_than_there_are_is_all_of_them() -> None:
+    made = engine(MODEL, topk=1000)
+    (done,) = made.start(1).generate([0], [[7]], [1], [0])
+    assert done.topk_ids is not None and done.topk_logprobs is not None
+    assert sorted(done.topk_ids[0]) == list(range(VOCABULARY))
+    assert np.exp(done.topk_logprobs[0]).sum() == pytest.approx(1)
+    assert made.sampling["topk"] == VOCABULARY
 
 
 @settings(max_examples=25)

@@ -3,7 +3,8 @@ import torch
 
 from stepcredit.agents.errors import ModelError
 from stepcredit.agents.logprobs import token_logprobs, token_values
-from stepcredit.agents.model import SIZES, build_tiny, value_model
+from stepcredit.agents.model import build_tiny, value_model
+from stepcredit.agents.sizes import SIZES
 from tests.agents.worlds import reference_logprobs, tiny
 
 IDS = torch.tensor([[5, 9, 7, 4, 11], [6, 8, 10, 0, 0]])
@@ -13,7 +14,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_position_t_speaks_of_token_t_given_what_precedes_it(temperature: float) -> None:
     model = tiny()
-    logprobs, _ = token_logprobs(model, IDS, MASK, temperature)
+    logprobs = token_logprobs(model, IDS, MASK, temperature).logprobs
     for row in range(2):
         length = int(MASK[row].sum())
         expected = reference_logprobs(model, IDS[row, :length], temperature)
@@ -24,7 +25,7 @@ def test_position_t_speaks_of_token_t_given_what_precedes_it(temperature: float)
 def test_entropy_is_that_of_the_distribution_the_token_was_drawn_from() -> None:
     model = tiny()
     with torch.no_grad():
-        _, entropy = token_logprobs(model, IDS, MASK, 0.5)
+        entropy = token_logprobs(model, IDS, MASK, 0.5).entropy
         p = torch.softmax(model(input_ids=IDS[:1, :3]).logits[0, -1].double() / 0.5, -1)
     assert float(entropy[0, 3]) == pytest.approx(float(-(p * p.log()).sum()), abs=1e-5)
     assert entropy[0, 0] == 0
@@ -35,8 +36,55 @@ def test_what_is_padded_with_changes_nothing() -> None:
     model = tiny()
     other = IDS.masked_fill(~MASK, 13)
     assert torch.equal(
-        token_logprobs(model, IDS, MASK, 1.0)[0], token_logprobs(model, other, MASK, 1.0)[0]
+        token_logprobs(model, IDS, MASK, 1.0).logprobs,
+        token_logprobs(model, other, MASK, 1.0).logprobs,
     )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_topk_speaks_of_the_named_tokens_in_the_place_of_token_t(temperature: float) -> None:
+    model = tiny()
+    asked = torch.arange(30).reshape(2, 5, 3) % 13
+    found = token_logprobs(model, IDS, MASK, temperature, topk_ids=asked).topk_logprobs
+    assert found is not None and found.shape == (2, 5, 3)
+    for row in range(2):
+        length = int(MASK[row].sum())
+        for column in range(3):
+            for t in range(1, length):
+                prefix_and_it = [*IDS[row, :t].tolist(), int(asked[row, t, column])]
+                expected = reference_logprobs(model, prefix_and_it, temperature)[-1]
+                assert float(found[row, t, column].detach()) == pytest.approx(expected, abs=1e-5)
+        assert (found[row, 0] == 0).all() and (found[row, length:] == 0).all()
+    assert token_logprobs(model, IDS, MASK, temperature).topk_logprobs is None
+
+
+MIX_IDS = torch.tensor([[[0, 0], [8, 12], [0, 0], [6, 3], [0, 0]], [[0, 0]] * 5])
+MIX_WEIGHTS = torch.tensor([[[0, 0], [0.75, 0.25], [0, 0], [0.5, 0.5], [0, 0]], [[0, 0]] * 5])
+
+
+def test_a_mixed_token_is_read_as_the_mix_of_embeddings() -> None:
+    model = tiny()
+    read = token_logprobs(model, IDS, MASK, 0.5, mix_ids=MIX_IDS, mix_weights=MIX_WEIGHTS)
+    table = model.model.embed_tokens.weight.detach()
+    rows = [table[5], 0.75 * table[8] + 0.25 * table[12], table[7], 0.5 * table[6] + 0.5 * table[3]]
+    for t in range(1, 5):
+        with torch.no_grad():
+            logits = model(inputs_embeds=torch.stack(rows[:t])[None]).logits[0, -1].double()
+        expected = torch.log_softmax(logits / 0.5, -1)[IDS[0, t]]
+        assert float(read.logprobs[0, t].detach()) == pytest.approx(float(expected), abs=1e-5)
+    plain = token_logprobs(model, IDS, MASK, 0.5).logprobs
+    assert torch.equal(read.logprobs[1], plain[1])
+    assert torch.equal(read.logprobs[0, :2], plain[0, :2])
+    assert (read.logprobs[0, 2:] - plain[0, 2:]).abs().min() > 1e-3
+
+
+def test_the_gradient_of_a_mixed_token_goes_to_what_was_mixed() -> None:
+    model = tiny()
+    read = token_logprobs(model, IDS, MASK, 1.0, mix_ids=MIX_IDS, mix_weights=MIX_WEIGHTS)
+    read.logprobs[0].sum().backward()
+    grad = model.model.embed_tokens.weight.grad.abs().sum(-1)  # [V]
+    # Token 9 was read as a mix of 8 and 12, token 4 as one of 6 and 3; nothing reads token 11.
+    assert grad.nonzero()[:, 0].tolist() == [3, 5, 6, 7, 8, 12]
 
 
 def critic_that_counts():

@@ -26,6 +26,10 @@ def test_a_file_gives_back_exactly_what_was_saved(tmp_path: Path) -> None:
         saved[0],
         values=np.linspace(-1, 1, length, dtype=np.float32),
         advantages=np.zeros(length, np.float32),
+        topk_ids=np.arange(3 * length, dtype=np.int32).reshape(length, 3),
+        topk_logprobs=-np.arange(3 * length, dtype=np.float32).reshape(length, 3),
+        mix_ids=np.arange(length, dtype=np.int32)[:, None],
+        mix_weights=np.linspace(0, 1, 2 * length, dtype=np.float32).reshape(length, 2),
         outcome=None,
         success=None,
         error="bad → worse",
@@ -43,16 +47,18 @@ def test_columns_are_the_fields_in_order(tmp_path: Path) -> None:
     save_trajectories(tmp_path / "t.parquet", [])
     schema = pq.read_schema(tmp_path / "t.parquet")
     assert schema.names == [f.name for f in fields(Trajectory)]
-    assert schema.metadata[b"stepcredit.schema_version"] == b"1"
+    assert schema.metadata[b"stepcredit.schema_version"] == b"2"
     assert load_trajectories(tmp_path / "t.parquet") == []
 
 
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["1", "99"])
+def test_another_schema_version_is_refused(tmp_path: Path, version: str) -> None:
     path = tmp_path / "t.parquet"
     save_trajectories(path, [])
     table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({"stepcredit.schema_version": "99"}), path)
-    with pytest.raises(TrajectoryFileError, match=r"schema version 99: this version .* reads 1"):
+    pq.write_table(table.replace_schema_metadata({"stepcredit.schema_version": version}), path)
+    expected = rf"schema version {version}: this version .* reads 2"
+    with pytest.raises(TrajectoryFileError, match=expected):
         load_trajectories(path)
 
 

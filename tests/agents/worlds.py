@@ -9,6 +9,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from stepcredit.agents.engines.base import Mixing
 from stepcredit.agents.engines.transformers import TransformersEngine
 from stepcredit.agents.episode import TaskSpec
 from stepcredit.agents.model import build_tiny
@@ -85,9 +86,19 @@ def tiny(seed: int = 0) -> LlamaForCausalLM:
     return build_tiny(len(char_renderer().tokenizer), "0.12M", seed).eval()
 
 
-def engine(model: LlamaForCausalLM | None = None, temperature: float = 1.0) -> TransformersEngine:
+def engine(
+    model: LlamaForCausalLM | None = None,
+    temperature: float = 1.0,
+    *,
+    topk: int = 0,
+    mixing: Mixing | None = None,
+) -> TransformersEngine:
     return TransformersEngine(
-        model or tiny(), stop_id=char_renderer().stop_id, temperature=temperature
+        model or tiny(),
+        stop_id=char_renderer().stop_id,
+        temperature=temperature,
+        topk=topk,
+        mixing=mixing,
     )
 
 
@@ -103,11 +114,13 @@ def play(
     temperature: float = 1.0,
     run_seed: int = 0,
     model: LlamaForCausalLM | None = None,
+    topk: int = 0,
+    mixing: Mixing | None = None,
     **limits: Any,
 ) -> tuple[list[Group], dict[str, float]]:
     settings = {"max_turn_tokens": 6, "max_episode_tokens": 200, "env_timeout_s": 20.0, **limits}
     return rollout(
-        engine(model, temperature),
+        engine(model, temperature, topk=topk, mixing=mixing),
         char_renderer(),
         EnvPool(make_env),
         tasks(num_tasks),

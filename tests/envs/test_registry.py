@@ -175,6 +175,8 @@ def test_a_module_is_imported_first(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert play(make("my_module_of_envs:my/Yes-v0"), "")[0] == [1.0]
+    with pytest.raises(UnknownNameError, match="did you mean 'my_module_of_envs:my/Yes-v0'"):
+        make("my_module_of_envs:my/Yess-v0")
     del sys.modules["my_module_of_envs"]
 
 
@@ -183,7 +185,19 @@ def test_a_module_is_imported_first(tmp_path, monkeypatch):
     [
         ("stepcredit/Dors-v0", {}, UnknownNameError, "did you mean 'stepcredit/Doors-v0'"),
         ("Doors-v0", {}, UnknownNameError, "did you mean 'stepcredit/Doors-v0'"),
-        ("CartPol-v1", {}, UnknownNameError, "did you mean 'CartPole-v1'"),
+        (
+            "CartPol-v1",
+            {},
+            UnknownNameError,
+            "one of your own is named with its module",
+        ),
+        (
+            "my/Parity-v9",
+            {},
+            UnknownNameError,
+            "my_envs:my/Parity-v9, where my_envs.py lies in",
+        ),
+        ("parity", {}, UnknownNameError, "with its module, parity:my/Env-v0, where parity.py lies"),
         ("no_such_module:a/B-v0", {}, EnvError, "'no_such_module' cannot be imported"),
         (".relative:a/B-v0", {}, EnvError, "'.relative' cannot be imported"),
         ("stepcredit/Doors-v0", {"max_episode_steps": 0}, BadValueError, "max_episode_steps=0: mu"),
@@ -197,6 +211,14 @@ def test_a_module_is_imported_first(tmp_path, monkeypatch):
 def test_mistakes_name_the_nearest_valid_name(id, kwargs, error, text):
     with pytest.raises(error, match=text):
         make(id, **kwargs)
+
+
+def test_what_gymnasium_registered_is_suggested_where_it_is_in_text():
+    gym.register("my/Direct-v0", Parity)
+    gym.register("my/Named-v0", f"{__name__}:Parity")
+    for near in ("my/Direct-v0", "my/Named-v0"):
+        with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
+            make(near.replace("ct", "kt").replace("med", "mmed"))
 
 
 def test_gymnasiums_make_gives_the_same_errors():

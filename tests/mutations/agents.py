@@ -24,6 +24,104 @@ AGENTS = [
         "logits.float()",
         "tests/agents/test_logprobs.py::test_entropy_is_that_of_the_distribution_the_token_was_drawn_from",
     ),
+    # The likeliest tokens are looked up in the place of the token before.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        "topk_ids[:, 1:]",
+        "topk_ids[:, :-1]",
+        "tests/agents/test_logprobs.py::test_topk_speaks_of_the_named_tokens_in_the_place_of_token_t",
+    ),
+    # A mix is read one token early.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        "mix_ids[:, :-1], mix_weights[:, :-1]",
+        "mix_ids[:, 1:], mix_weights[:, 1:]",
+        "tests/agents/test_logprobs.py::test_a_mixed_token_is_read_as_the_mix_of_embeddings",
+    ),
+    # The trainer reads every token as itself.
+    Mutation(
+        "stepcredit/agents/logprobs.py",
+        'shown = {"inputs_embeds": embeds}',
+        "assert len(embeds)",
+        "tests/agents/test_mixing.py::test_the_trainer_reads_what_the_rollout_read",
+    ),
+    # The weights of a mix are not those that were recorded.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "(mix_weights[mixed].unsqueeze(-1) * parts.float()).sum(-2)",
+        "parts.float().mean(-2)",
+        "tests/agents/test_logprobs.py::test_a_mixed_token_is_read_as_the_mix_of_embeddings",
+    ),
+    # Neighbours by inner product.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "nearness = products / norms.clamp_min(torch.finfo(norms.dtype).tiny)",
+        "nearness = products",
+        "tests/agents/test_mixing.py::test_neighbours_are_the_nearest_by_cosine",
+    ),
+    # Neighbours by distance.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "nearness = products / norms.clamp_min(torch.finfo(norms.dtype).tiny)",
+        "nearness = 2 * products - norms**2",
+        "tests/agents/test_mixing.py::test_neighbours_are_the_nearest_by_cosine",
+    ),
+    # A row that points the same way takes the place of the likeliest token.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "nearness.scatter(-1, anchors, torch.inf)",
+        "nearness",
+        "tests/agents/test_mixing.py::test_the_likeliest_token_comes_first_among_rows_that_point_the_same_way",
+    ),
+    # The weights of a mix do not sum to 1.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "torch.softmax(logp.gather(-1, ids), dim=-1)",
+        "logp.gather(-1, ids).exp()",
+        "tests/agents/test_mixing.py::test_neighbours_are_the_nearest_by_cosine",
+    ),
+    # The last token of a turn is mixed too.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "goes_on & (self.coins[live, t] < self.mixing.rate)",
+        "self.coins[live, t] < self.mixing.rate",
+        "tests/agents/test_mixing.py::test_a_turns_last_token_and_what_is_not_sampled_are_never_mixed",
+    ),
+    # The coin of another row.
+    Mutation(
+        "stepcredit/agents/engines/mixing.py",
+        "self.coins[live, t]",
+        "self.coins[: len(live), t]",
+        "tests/agents/test_mixing.py::test_rows_are_those_of_a_slow_sampler",
+    ),
+    # The coin is the number that drew the token.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "uniforms(seeds, most, stream=1)",
+        "uniforms(seeds, most)",
+        "tests/agents/test_mixing.py::test_rows_are_those_of_a_slow_sampler",
+    ),
+    # The mix is recorded and not read.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "mix = mix_ids[on], mix_weights[on]",
+        "mix = mix_ids[on], 0 * mix_weights[on]",
+        "tests/agents/test_mixing.py::test_rows_are_those_of_a_slow_sampler",
+    ),
+    # The least likely tokens.
+    Mutation(
+        "stepcredit/agents/engines/transformers.py",
+        "logp.topk(self.engine.topk, dim=-1)",
+        "logp.topk(self.engine.topk, dim=-1, largest=False)",
+        "tests/agents/test_engine.py::test_topk_are_the_likeliest_of_a_fresh_forward_pass",
+    ),
+    # What is recorded of sampled tokens walks on to prompts and observations.
+    Mutation(
+        "stepcredit/agents/episode.py",
+        "self.completions.append((len(self.token_ids), completion))",
+        "self.completions.append((sum(self.action_mask), completion))",
+        "tests/agents/test_mixing.py::test_a_turns_last_token_and_what_is_not_sampled_are_never_mixed",
+    ),
     # The stop token is in no step.
     Mutation(
         "stepcredit/agents/placement.py",
@@ -82,7 +180,7 @@ AGENTS = [
     ),
     # The rollout forgets the temperature.
     Mutation(
-        "stepcredit/agents/engines/transformers.py",
+        "stepcredit/agents/engines/draw.py",
         "logits.float() / temperature",
         "logits.float()",
         "tests/agents/test_engine.py::test_samples_follow_the_models_distribution",

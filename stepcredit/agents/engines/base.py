@@ -5,6 +5,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """Neighbour mixing of N-GRPO (arXiv:2606.10768): some tokens are read as a mix of embeddings.
+
+    With probability `rate` the input embedding of a sampled token is sum_c alpha_c E[c]: c runs
+    over the likeliest token and the k - 1 rows of the embedding matrix E nearest to its own by
+    cosine, and alpha is the softmax of the temperature-scaled logits over these. The text keeps the
+    sampled token. A rate or k of 0 mixes nothing.
+    """
+
+    rate: float
+    k: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """What the policy said in one turn."""
@@ -16,6 +30,15 @@ class Completion:
     finish_reason: str
     """"stop" | "length"."""
     policy_version: int
+
+    topk_ids: list[list[int]] | None = None
+    """Of each token, the K likeliest under the distribution it was drawn from, likeliest first."""
+    topk_logprobs: list[list[float]] | None = None
+    """Their log-probabilities."""
+    mix_ids: list[list[int]] | None = None
+    """Of each token, the k tokens whose embeddings were read in place of its own."""
+    mix_weights: list[list[float]] | None = None
+    """The weights they were read with, which sum to 1; all 0 where the token's own was read."""
 
 
 class Session(Protocol):

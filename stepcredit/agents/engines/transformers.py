@@ -1,12 +1,15 @@
 """Sampling from a transformers model in this process, with one key-value cache per episode.
 
-Legend: N rows of a call, Q new tokens, W cache columns in sight, H heads, D head size, V words.
+Legend: N rows of a call, Q new tokens, W cache columns in sight, H heads, D head size, V words,
+k tokens in a mix.
 A row's token j lies in cache column j + 1, so that no row has padding inside its history; shorter
 rows of a call write their padding to column 0, which nothing but padding looks at.
 """
 
 import inspect
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from stepcredit.agents.engines.base import Completion
+from stepcredit.agents.engines.base import Completion, Mixing
+from stepcredit.agents.engines.draw import distribution, draw, uniforms
+from stepcredit.agents.engines.mixing import Mixer, mixed_embeddings
+from stepcredit.agents.errors import AgentError
 
 COLUMN_BLOCK = 32
 MASKED = -1e30
@@ -24,10 +30,27 @@ MASKED = -1e30
 class TransformersEngine:
     """Lockstep sampling: the batch of every forward pass depends on row indices only."""
 
-    def __init__(self, model: PreTrainedModel, *, stop_id: int, temperature: float = 1.0):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        stop_id: int,
+        temperature: float = 1.0,
+        topk: int = 0,
+        mixing: Mixing | None = None,
+    ):
+        """Record `topk` likeliest tokens with each (all there are, where these are fewer)."""
+        vocabulary = len(model.get_input_embeddings().get_parameter("weight"))
+        if mixing is not None and not (0 <= mixing.rate <= 1 and 0 <= mixing.k <= vocabulary):
+            raise AgentError(
+                f"{mixing}: rate must lie in [0, 1] and k in [0, {vocabulary}], the size of the "
+                "vocabulary; pass Mixing(rate=0.1, k=3)"
+            )
         self.model = model
         self.stop_id = stop_id
         self.temperature = temperature
+        self.topk = min(topk, vocabulary)
+        self.mixing = mixing if mixing is not None and mixing.rate and mixing.k else None
         self.policy_version = 0
         self.max_context: int = model.config.max_position_embeddings
         # The keyword was renamed in transformers 5.20.
@@ -37,7 +60,20 @@ class TransformersEngine:
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters, as recorded on each trajectory."""
-        return {"engine": "transformers", "temperature": self.temperature}
+        record: dict[str, Any] = {"engine": "transformers", "temperature": self.temperature}
+        if self.topk:
+            record["topk"] = self.topk
+        if self.mixing is not None:
+            record["mixing"] = asdict(self.mixing)
+        return record
+
+    def mixer(self, seeds: Sequence[int], most: int) -> Mixer | None:
+        """Return what mixes one turn of `most` tokens; None where nothing is mixed."""
+        if self.mixing is None:
+            return None
+        # A stream of their own: with and without mixing, token t is drawn by the same number.
+        coins = uniforms(seeds, most, stream=1)  # [N, most]
+        return Mixer(self.mixing, self.model.get_input_embeddings().get_parameter("weight"), coins)
 
     def update_weights(self, policy_version: int) -> None:
         """Name the version of the weights; the model object is shared with the trainer."""
@@ -68,43 +104,69 @@ class TransformersSession:
     ) -> list[Completion]:
         """Append `new_ids` to each named row's history, then sample one turn of it."""
         limits = np.asarray(max_tokens)  # [N]
-        uniforms = _uniforms(seeds, int(limits.max()))  # [N, max]
+        most = int(limits.max())
+        u = uniforms(seeds, most)  # [N, most]
+        mixer = self.engine.mixer(seeds, most)
+        mix: tuple[Tensor, Tensor] | None = None
         ids = [[*self.waiting[row], *new] for row, new in zip(rows, new_ids, strict=True)]
-        sampled: list[list[int]] = [[] for _ in rows]
-        logprobs: list[list[float]] = [[] for _ in rows]
+        said: list[dict[str, list[Any]]] = [defaultdict(list) for _ in rows]
         live = np.arange(len(rows))  # [N]
         row_index = np.asarray(rows)
         model = self.engine.model
         was_training = model.training
         if was_training:
             model.eval()
-        for t in range(int(limits.max())):
-            logits = self._forward(row_index[live], ids)  # [N, V]
-            tokens, logp = _draw(logits, uniforms[live, t], self.engine.temperature)
-            for i, token, value in zip(live, tokens, logp, strict=True):
-                sampled[i].append(token)
-                logprobs[i].append(value)
-            goes_on = (np.asarray(tokens) != self.engine.stop_id) & (t + 1 < limits[live])
-            ids = [[token] for token, on in zip(tokens, goes_on, strict=True) if on]
+        for t in range(most):
+            logits = self._forward(row_index[live], ids, mix)  # [N, V]
+            logp = distribution(logits, self.engine.temperature)  # [N, V]
+            tokens = draw(logp, u[live, t])  # [N, 1]
+            drawn = self._record(logp, tokens)
+            chosen = tokens[:, 0].cpu().numpy()  # [N]
+            goes_on = (chosen != self.engine.stop_id) & (t + 1 < limits[live])
+            if mixer is not None:
+                # A turn's last token is read as itself: it may wait for the next turn.
+                mix_ids, mix_weights = mixer.mix(logp, live, t, goes_on)  # [N, k]
+                drawn |= {"mix_ids": mix_ids, "mix_weights": mix_weights}
+                on = torch.from_numpy(goes_on).to(logp.device)  # [N]
+                mix = mix_ids[on], mix_weights[on]
+            for name, values in drawn.items():
+                for i, value in zip(live, values.tolist(), strict=True):
+                    said[i][name].append(value)
+            ids = [[int(token)] for token in chosen[goes_on]]
             live = live[goes_on]
             if not len(live):
                 break
         if was_training:
             model.train()
-        for row, tokens in zip(rows, sampled, strict=True):
-            self.waiting[row] = tokens[-1:]
+        for row, turn in zip(rows, said, strict=True):
+            self.waiting[row] = turn["token_ids"][-1:]
         return [
             Completion(
-                token_ids=tokens,
-                logprobs=values,
-                finish_reason="stop" if tokens[-1] == self.engine.stop_id else "length",
+                **turn,
+                finish_reason="stop" if turn["token_ids"][-1] == self.engine.stop_id else "length",
                 policy_version=self.engine.policy_version,
             )
-            for tokens, values in zip(sampled, logprobs, strict=True)
+            for turn in said
         ]
 
-    def _forward(self, rows: np.ndarray[Any, Any], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the new ids of the named rows and return the logits [N, V] after each row's last."""
+    def _record(self, logp: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Return what a completion says of the `tokens` [N, 1] drawn from `logp` [N, V]."""
+        record = {"token_ids": tokens[:, 0], "logprobs": logp.gather(-1, tokens)[:, 0]}
+        if self.engine.topk:
+            likeliest = logp.topk(self.engine.topk, dim=-1)  # [N, K]
+            record |= {"topk_ids": likeliest.indices, "topk_logprobs": likeliest.values}
+        return record
+
+    def _forward(
+        self,
+        rows: np.ndarray[Any, Any],
+        ids: Sequence[Sequence[int]],
+        mix: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Read the new ids of the named rows and return the logits [N, V] after each row's last.
+
+        `mix`: ids and weights [N, k] of the mix that is read in place of a row's one new id.
+        """
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))  # [N]
         width = int(lengths.max())
         padding = width - lengths  # [N]
@@ -118,8 +180,14 @@ class TransformersSession:
         weight: Tensor = next(self.engine.model.parameters())
         device = weight.device
         mask = self.cache.aim(rows, positions, offsets < 0, reach, weight)
+        tokens = torch.from_numpy(padded).to(device)  # [N, Q]
+        read = {"input_ids": tokens}
+        if mix is not None:
+            mix_ids, mix_weights = (each[:, None] for each in mix)  # [N, 1, k]
+            embed = self.engine.model.get_input_embeddings()
+            read = {"inputs_embeds": mixed_embeddings(embed, tokens, mix_ids, mix_weights)}
         logits: Tensor = self.engine.model(
-            input_ids=torch.from_numpy(padded).to(device),
+            **read,
             attention_mask=mask,
             position_ids=torch.from_numpy(positions).to(device),
             use_cache=True,
@@ -221,32 +289,3 @@ class RowLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """Return -1: the columns grow without bound."""
         return -1
-
-
-def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray[Any, Any]:
-    """Return [N, count] numbers in [0, 1): row n's begin the Philox stream of its seed."""
-    bits = np.random.Philox(key=0)
-    generator = np.random.Generator(bits)
-    # Re-keying one generator costs a quarter of making one.
-    state = bits.state
-    out = np.empty((len(seeds), count))  # [N, count]
-    for row, seed in zip(out, seeds, strict=True):
-        state["state"]["key"][:] = (seed, 0)
-        bits.state = state
-        generator.random(out=row)
-    return out
-
-
-def _draw(
-    logits: Tensor, uniforms: np.ndarray[Any, Any], temperature: float
-) -> tuple[list[int], list[float]]:
-    """Invert the cumulative distribution at each row's uniform; temperature 0 takes the mode."""
-    if temperature == 0:
-        return logits.argmax(-1).tolist(), [0.0] * len(logits)
-    logp = torch.log_softmax(logits.float() / temperature, dim=-1)  # [N, V]
-    cumulative = logp.double().exp().cumsum(-1)  # [N, V]
-    u = torch.from_numpy(uniforms).to(logits.device)[:, None]  # [N, 1]
-    # Scaled by the total, which rounding moves off 1; `right` never lands on a probability of 0.
-    tokens = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)  # [N, 1]
-    tokens = tokens.clamp_max(logits.shape[-1] - 1)
-    return tokens[:, 0].tolist(), logp.gather(-1, tokens)[:, 0].tolist()
