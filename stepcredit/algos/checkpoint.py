@@ -25,18 +25,20 @@ class Learner:
     optimizer: Optimizer
     critic: ValueModel | None = None
     critic_optimizer: Optimizer | None = None
+    moving_reference: nn.Module | None = None
+    """The reference policy where it is refreshed; one that never moves is no part of this."""
 
 
-def save(folder: Path, step: int, learner: Learner, counters: dict[str, Any]) -> Path:
+def save(folder: Path, learner: Learner, counters: dict[str, Any]) -> Path:
     """Write `folder/step-NNNNNN` and drop the older ones; a kill leaves the last whole one.
 
     Raises TrainingError where it cannot be written, on a full disk above all.
     """
-    target = folder / f"step-{step:06d}"
-    partial = folder / f".partial-{step:06d}"
+    name = f"{counters['step']:06d}"
+    target, partial = folder / f"step-{name}", folder / f".partial-{name}"
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        _write(partial, {"step": step, **counters}, learner)
+        _write(partial, counters, learner)
     except (OSError, SafetensorError, RuntimeError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise TrainingError(
@@ -58,6 +60,8 @@ def _write(partial: Path, counters: dict[str, Any], learner: Learner) -> None:
     if learner.critic is not None and learner.critic_optimizer is not None:
         save_model(learner.critic, str(partial / "critic.safetensors"))
         optimizers["critic"] = learner.critic_optimizer.state_dict()
+    if learner.moving_reference is not None:
+        save_model(learner.moving_reference, str(partial / "reference.safetensors"))
     torch.save(optimizers, partial / "optimizers.pt")
     (partial / "counters.json").write_text(json.dumps(counters))
     for path in partial.iterdir():
@@ -90,6 +94,8 @@ def _restored(path: Path, learner: Learner) -> dict[str, Any]:
     if learner.critic is not None and learner.critic_optimizer is not None:
         load_model(learner.critic, str(path / "critic.safetensors"))
         learner.critic_optimizer.load_state_dict(optimizers["critic"])
+    if learner.moving_reference is not None:
+        load_model(learner.moving_reference, str(path / "reference.safetensors"))
     counters: dict[str, Any] = json.loads((path / "counters.json").read_text())
     return counters
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepcredit.agents.trajectory import Group, Trajectory
-from stepcredit.algos.advantages import FLAT, Credit
-from stepcredit.algos.batch import Batch, kept_groups, live
+from stepcredit.algos.algorithm import Algorithm
+from stepcredit.algos.batch import Batch, live
+from stepcredit.algos.credit import Credit, masked
+from stepcredit.algos.groups import flat, kept_groups, select
+from stepcredit.algos.kl import k1
 
 
 def results(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -33,18 +36,23 @@ def statuses(trajectories: Sequence[Trajectory]) -> dict[str, int]:
     return {f"status/{name}": count for name, count in sorted(counts.items())}
 
 
-def rollout_metrics(groups: Sequence[Group], min_members: int) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[Group], algorithm: Algorithm) -> dict[str, float]:
     """Return what the sampled episodes look like, groups and failures counted."""
     everyone = [t for g in groups for t in g.trajectories]
     alive = [t for t in everyone if t.live]
-    kept = kept_groups(groups, min_members)
+    kept = kept_groups(groups, algorithm.min_members)
     out = results(everyone)
     out |= {f"rollout/{name}": n for name, n in statuses(everyone).items()}
+    out["groups/sampled"] = len(groups)
     out["groups/dropped"] = len(groups) - len(kept)
-    returns = [[t.ret for t in live(g)] for g in kept if len(live(g)) > 1]
-    if returns:
-        out["frac_reward_zero_std"] = _mean([float(_flat(r)) for r in returns])
-        out["reward_std"] = _mean([float(np.std(r, ddof=1)) for r in returns])
+    out["groups/filtered"] = len(kept) - len(select(groups, algorithm))
+    out["samples/excluded"] = len(everyone) - sum(len(live(g)) for g in groups)
+    several = [g for g in kept if len(live(g)) > 1]
+    if several:
+        out["frac_reward_zero_std"] = _mean([float(flat(g)) for g in several])
+        out["reward_std"] = _mean(
+            [float(np.std([t.ret for t in live(g)], ddof=1)) for g in several]
+        )
     if alive:
         lengths = [int(t.action_mask.sum()) for t in alive]
         out["completions/mean_length"] = _mean(lengths)
@@ -61,7 +69,15 @@ def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
     return {
         "credit/frac_tokens_nonzero": float((chosen != 0).float().mean()),
         "credit/abs_mean": float(chosen.abs().mean()),
+        **credit.found,
     }
+
+
+def kl_metrics(batch: Batch) -> dict[str, float]:
+    """Return the KL from the reference of the episodes as sampled, in nats per episode."""
+    assert batch.ref_logprobs is not None
+    of_tokens = masked(k1(batch.old_logprobs, batch.ref_logprobs), batch.action_mask)  # [B, T]
+    return {"objective/kl": float(of_tokens.sum(1).mean())}
 
 
 def _by_step(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -70,10 +86,6 @@ def _by_step(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         for k, reward in enumerate(trajectory.rewards[trajectory.step_end]):
             paid[k].append(float(reward))
     return {f"reward/step/{k}/mean": _mean(values) for k, values in sorted(paid.items())}
-
-
-def _flat(returns: list[float]) -> bool:
-    return float(np.std(returns, ddof=1)) <= FLAT * max(map(abs, returns))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,10 +1,10 @@
 """What one run is: environment, model, algorithm, rollout and training, as read from YAML."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from stepcredit.agents.model import SIZES
+from stepcredit.agents.sizes import SIZES
 
 
 class Settings(BaseModel):
@@ -81,6 +81,10 @@ class AlgoSettings(OpenSettings):
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rates rise linearly; Adam's first steps are its roughest."""
     max_grad_norm: float = Field(1.0, gt=0)
+    truncation: Literal["none", "bootstrap", "mask", "penalty"] = "none"
+    """An episode cut off by a limit that the task does not state: ends like any other, goes on by
+    the critic's value, is not trained on, or costs `truncation_penalty`."""
+    truncation_penalty: float = Field(1.0, gt=0)
 
 
 class RolloutSettings(Settings):

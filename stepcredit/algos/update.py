@@ -7,23 +7,39 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stepcredit.agents.logprobs import token_logprobs, token_values
+from stepcredit.agents.logprobs import Reading, token_logprobs, token_values
 from stepcredit.agents.model import ValueModel
-from stepcredit.algos.advantages import Credit, masked
+from stepcredit.algos.algorithm import Algorithm, Critic
 from stepcredit.algos.batch import Batch
+from stepcredit.algos.credit import Credit, explained_variance, masked
 from stepcredit.algos.errors import TrainingError
-from stepcredit.algos.losses import k1, k3, value_loss
-from stepcredit.algos.presets import Algorithm, Critic
+from stepcredit.algos.kl import k1, k3
+from stepcredit.algos.losses import value_loss
+from stepcredit.algos.weights import token_mean
 
 
-def with_values(batch: Batch, critic: ValueModel, micro_batch_size: int) -> Batch:
-    """Read the critic once for all rows, without gradient."""
+def with_values(
+    batch: Batch, critic: ValueModel, micro_batch_size: int, *, bootstrap: bool = False
+) -> Batch:
+    """Read the critic once for all rows, without gradient.
+
+    With `bootstrap` the state after the last token of a truncated row has the critic's value;
+    otherwise, and for every other row, it counts as 0.
+    """
+    # One column more: the state after the last token is read in the slot that follows it.
+    more = int(bootstrap)
+    lengths = batch.attention_mask.sum(1, keepdim=True)  # [B, 1]
+    input_ids = nn.functional.pad(batch.input_ids, (0, more))  # [B, T+more]
+    mask = torch.arange(input_ids.shape[1]) < lengths + more  # [B, T+more]
     with torch.no_grad():
         parts = [
-            token_values(critic, part.input_ids, part.attention_mask)
-            for part in _micro(batch, micro_batch_size)
+            token_values(critic, input_ids[rows], mask[rows])
+            for rows in torch.arange(len(batch)).split(micro_batch_size)
         ]
-    return replace(batch, values=torch.cat(parts))
+    read = torch.cat(parts)  # [B, T+more]
+    after = read.gather(1, lengths)[:, 0] if bootstrap else read.new_zeros(len(batch))  # [B]
+    values = masked(read[:, : batch.input_ids.shape[1]], batch.attention_mask)  # [B, T]
+    return replace(batch, values=values, final_values=masked(after, batch.truncated))
 
 
 def with_reference(
@@ -32,8 +48,7 @@ def with_reference(
     """Read the reference policy's log-probabilities once for all rows, without gradient."""
     with torch.no_grad():
         parts = [
-            token_logprobs(reference, part.input_ids, part.attention_mask, temperature)[0]
-            for part in _micro(batch, micro_batch_size)
+            _read(reference, part, temperature).logprobs for part in _micro(batch, micro_batch_size)
         ]
     return replace(batch, ref_logprobs=torch.cat(parts))
 
@@ -45,27 +60,54 @@ def kl_in_reward(batch: Batch, beta: float) -> Batch:
     return replace(batch, rewards=batch.rewards - penalty)
 
 
+def with_truncation(batch: Batch, kind: str, penalty: float) -> Batch:
+    """Leave the truncated rows out of the loss, or let their last step and outcome cost `penalty`.
+
+    `mask`: the rows stay in their groups' statistics and in the critic's targets. Any other kind
+    but `penalty` changes nothing here.
+    """
+    if kind == "mask":
+        return replace(batch, loss_mask=batch.loss_mask & ~batch.truncated[:, None])
+    if kind == "penalty":
+        ends = batch.step_end
+        last = ends & (ends.flip(1).cumsum(1).flip(1) == 1)  # [B, T]
+        cost = penalty * (last & batch.truncated[:, None])
+        outcomes = batch.outcomes - penalty * batch.truncated
+        return replace(batch, rewards=batch.rewards - cost, outcomes=outcomes)
+    return batch
+
+
+def with_weights(batch: Batch, algorithm: Algorithm) -> Batch:
+    """Weigh the tokens of one optimizer step, before it is cut into micro-batches."""
+    good = batch.loss_mask & (batch.outcomes >= 1)[:, None]  # [B, T]
+    return replace(
+        batch,
+        weights=algorithm.weight(batch.loss_mask),
+        nll_weights=algorithm.positive_nll * token_mean(good) if algorithm.positive_nll else None,
+    )
+
+
 def update_policy(
     policy: nn.Module,
     optimizer: Optimizer,
     batch: Batch,
-    credit: Credit,
     algorithm: Algorithm,
     *,
+    beta: float,
     temperature: float,
     micro_batch_size: int,
     max_grad_norm: float,
     shuffle: torch.Generator,
 ) -> dict[str, float]:
-    """Take `num_iterations` x `num_mini_batches` optimizer steps; return their mean metrics."""
+    """Take `num_iterations` x `num_mini_batches` optimizer steps; return their mean metrics.
+
+    `beta` is the present coefficient of a KL term in the loss.
+    """
     history = []
     for rows in _mini(len(batch), algorithm.num_iterations, algorithm.num_mini_batches, shuffle):
-        part, advantages = batch.rows(rows), credit.advantages[rows]
-        weights = algorithm.weight(part.action_mask)  # [b, T]
+        part = with_weights(batch.rows(rows), algorithm)
         optimizer.zero_grad()
-        totals = policy_gradient(
-            policy, part, advantages, weights, algorithm, temperature, micro_batch_size
-        )
+        totals = policy_gradient(policy, part, algorithm, beta, temperature, micro_batch_size)
         norm = nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
         _check_finite(norm, "policy")
         optimizer.step()
@@ -78,50 +120,80 @@ def update_policy(
 def policy_gradient(
     policy: nn.Module,
     batch: Batch,
-    advantages: Tensor,
-    weights: Tensor,
     algorithm: Algorithm,
+    beta: float,
     temperature: float,
     micro_batch_size: int,
 ) -> dict[str, float]:
     """Add the gradient of one optimizer step to the policy's; return its metrics."""
     totals: dict[str, float] = {}
     worst = 0.0
-    for start in range(0, len(batch), micro_batch_size):
-        rows = torch.arange(start, min(start + micro_batch_size, len(batch)))
-        part = batch.rows(rows)
-        logprobs, entropy = token_logprobs(
-            policy, part.input_ids, part.attention_mask, temperature
-        )  # [b, T]
-        loss, parts = policy_loss(logprobs, part, advantages[rows], weights[rows], algorithm)
+    for part in _micro(batch, micro_batch_size):
+        reading = _read(policy, part, temperature)
+        loss, by_token = policy_loss(reading, part, algorithm, beta)
         loss.backward()
-        share = part.action_mask / batch.action_mask.sum()
-        gap = masked(logprobs.detach() - part.old_logprobs, part.action_mask).abs()
-        parts["entropy"] = (masked(entropy.detach(), part.action_mask) * share).sum()
-        parts["loss/policy"] = loss.detach()
-        parts["sampling/sampling_logp_difference/mean"] = (gap * share).sum()
-        for key, value in parts.items():
+        gap = masked(reading.logprobs.detach() - part.old_logprobs, part.action_mask).abs()
+        by_token["entropy"] = masked(reading.entropy.detach(), part.action_mask)
+        by_token["sampling/sampling_logp_difference/mean"] = gap
+        share = part.action_mask / batch.action_mask.sum()  # [b, T]
+        means = {key: (share * each).sum() for key, each in by_token.items()}
+        for key, value in (means | {"loss/policy": loss.detach()}).items():
             totals[key] = totals.get(key, 0.0) + float(value)
         worst = max(worst, float(gap.max()))
     return totals | {"sampling/sampling_logp_difference/max": worst}
 
 
 def policy_loss(
-    logprobs: Tensor, batch: Batch, advantages: Tensor, weights: Tensor, algorithm: Algorithm
+    reading: Reading, batch: Batch, algorithm: Algorithm, beta: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the weighted loss of these rows and its parts; slots that are no action are inert."""
+    """Return the weighted loss of these rows, and what to log of each token [b, T].
+
+    Slots that are no action are inert.
+    """
+    reading, batch = _inert(reading, batch)
+    assert batch.weights is not None
+    surrogate, held = algorithm.trust_region(reading, batch)  # [b, T]
+    loss = -(batch.weights * surrogate).sum()
+    by_token = {"clip_ratio/region_mean": held.to(loss.dtype)}
+    if batch.ref_logprobs is not None and algorithm.kl is not None:
+        by_token["kl"] = k3(reading.logprobs.detach(), batch.ref_logprobs)
+        if algorithm.kl.place == "loss":
+            kl = algorithm.kl.term(reading.logprobs, batch.ref_logprobs, batch.old_logprobs)
+            loss = loss + beta * (batch.weights * kl).sum()
+    if batch.nll_weights is not None:
+        loss = loss - (batch.nll_weights * reading.logprobs).sum()
+    return loss, by_token
+
+
+def _read(model: nn.Module, batch: Batch, temperature: float) -> Reading:
+    return token_logprobs(
+        model,
+        batch.input_ids,
+        batch.attention_mask,
+        temperature,
+        topk_ids=batch.topk_ids,
+        mix_ids=batch.mix_ids,
+        mix_weights=batch.mix_weights,
+    )
+
+
+def _inert(reading: Reading, batch: Batch) -> tuple[Reading, Batch]:
+    """Put zeros into every slot that is no action, whatever stood there."""
     mask = batch.action_mask
-    logprobs, old_logprobs = masked(logprobs, mask), masked(batch.old_logprobs, mask)
-    weights, advantages = masked(weights, mask), masked(advantages, mask)
-    surrogate, held = algorithm.trust_region(logprobs, old_logprobs, advantages)  # [b, T]
-    loss = -(weights * surrogate).sum()
-    parts = {"clip_ratio/region_mean": (weights * held).sum()}
-    if batch.ref_logprobs is not None:
-        kl = k3(logprobs, masked(batch.ref_logprobs, mask))  # [b, T]
-        parts["kl"] = (weights * kl.detach()).sum()
-        if algorithm.kl_in == "loss":
-            loss = loss + algorithm.beta * (weights * kl).sum()
-    return loss, parts
+
+    def clean(x: Tensor | None) -> Tensor | None:
+        return x if x is None else masked(x, mask if x.dim() == 2 else mask[..., None])
+
+    logprobs, entropy = masked(reading.logprobs, mask), masked(reading.entropy, mask)
+    return Reading(logprobs, entropy, clean(reading.topk_logprobs)), replace(
+        batch,
+        old_logprobs=masked(batch.old_logprobs, mask),
+        ref_logprobs=clean(batch.ref_logprobs),
+        topk_logprobs=clean(batch.topk_logprobs),
+        advantages=clean(batch.advantages),
+        weights=clean(batch.weights),
+        nll_weights=clean(batch.nll_weights),
+    )
 
 
 def update_critic(
@@ -164,14 +236,6 @@ def update_critic(
             batch.values[credit.value_mask], credit.returns[credit.value_mask]
         ),
     }
-
-
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """Return 1 - Var(returns - values) / Var(returns); 0 where the returns do not vary. [N]."""
-    total = returns.var(correction=0)
-    if total <= 1e-12:
-        return 0.0
-    return float(1 - (returns - values).var(correction=0) / total)
 
 
 def _check_finite(norm: Tensor, whose: str) -> None:

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from stepcredit.agents.trajectory import Group, Trajectory
-from stepcredit.algos.advantages import Credit
 from stepcredit.algos.batch import pack
-from stepcredit.algos.trainer import with_credit
+from stepcredit.algos.credit import Credit
+from stepcredit.algos.groups import flat, kept_groups, select
+from stepcredit.algos.presets import build
+from stepcredit.algos.trainer import merged, with_credit
 
 
 def trajectory(
@@ -66,10 +68,42 @@ def test_rows_are_padded_on_the_right() -> None:
 def test_errors_leave_and_small_groups_are_dropped() -> None:
     good, bad = trajectory("01", {1: 1.0}), trajectory("01", {1: 0.0}, status="error")
     groups = [Group("a", (good, bad)), Group("b", (good, good, bad)), Group("c", (bad, bad))]
-    assert pack(groups, pad_id=0, min_members=2).group_index.tolist() == [0, 0]
+    assert [g.group_id for g in kept_groups(groups, 2)] == ["b"]
     assert pack(groups, pad_id=0).group_index.tolist() == [0, 1, 1]
-    with pytest.raises(ValueError, match="no group of 1 kept 2 live trajectories"):
-        pack(groups[:1], pad_id=0, min_members=2)
+    with pytest.raises(ValueError, match="no live trajectory in 1 groups"):
+        pack(groups[2:], pad_id=0)
+
+
+def test_a_reward_that_is_no_number_excludes_its_sample_alone() -> None:
+    unscored = trajectory("01", {1: float("nan")})
+    group = Group("a", (trajectory("01", {1: 1.0}), unscored, trajectory("01", {1: 0.0})))
+    assert pack([group], pad_id=0).rewards.tolist() == [[0, 1], [0, 0]]
+    assert not flat(group)
+
+
+def test_flat_groups_are_left_out_where_the_algorithm_says_so() -> None:
+    lost = trajectory("01", {1: 5.0}, status="error")
+    same = Group("a", (trajectory("01", {1: 0.7}), lost, trajectory("01", {1: 0.7 + 1e-9})))
+    varied = Group("b", (trajectory("01", {1: 1.0}), trajectory("01", {1: 0.0})))
+    assert [g.group_id for g in select([same, varied], build("grpo", {}))] == ["a", "b"]
+    drop = build("grpo", {"zero_variance": "drop"})
+    assert [g.group_id for g in select([same, varied], drop)] == ["b"]
+
+
+def test_equal_states_of_one_group_share_a_number() -> None:
+    first = trajectory("0110", {2: 1.0}, turn_cut=[False, False], state_keys=["s", "t"])
+    first.turn_ids[:] = [0, 0, 1, 2]
+    second = trajectory("011", {2: 0.0}, turn_cut=[False, False], state_keys=["t", "u"])
+    second.turn_ids[:] = [0, 0, 1]
+    other = trajectory("01", {1: 1.0}, turn_cut=[False], state_keys=["s"])
+    silent = trajectory("01", {1: 1.0}, turn_cut=[False])
+    batch = pack([Group("a", (first, second)), Group("b", (other, silent))], pad_id=0)
+    assert batch.state_index.tolist() == [
+        [-1, 0, 1, -1],
+        [-1, 1, 2, -1],
+        [-1, 3, -1, -1],
+        [-1, -1, -1, -1],
+    ]
 
 
 def test_a_reward_outside_a_step_end_is_refused() -> None:
@@ -95,9 +129,10 @@ def test_credit_returns_to_its_own_trajectory() -> None:
     good, bad = trajectory("011", {2: 1.0}), trajectory("01", {1: 0.0}, status="error")
     short = trajectory("01", {1: 1.0})
     groups = [Group("a", (bad, good)), Group("b", (good, bad, short))]
-    batch = pack(groups, pad_id=0, min_members=2)
+    learned = kept_groups(groups, 2)
+    batch = pack(learned, pad_id=0)
     credit = Credit(torch.tensor([[0.0, 1, 2], [0, 3, 0]]))
-    out = with_credit(groups, batch, credit, min_members=2)
+    out = merged(groups, with_credit(learned, batch, credit))
     assert [t.advantages is None for g in out for t in g.trajectories] == [
         True,
         True,

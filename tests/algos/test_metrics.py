@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from stepcredit.agents.trajectory import Group
-from stepcredit.algos.advantages import Credit
 from stepcredit.algos.batch import pack
+from stepcredit.algos.credit import Credit
 from stepcredit.algos.metrics import credit_metrics, results, rollout_metrics, statuses
+from stepcredit.algos.presets import build
 from tests.algos.test_batch import trajectory
 
 
@@ -34,7 +35,7 @@ def test_groups_and_failures_are_counted() -> None:
     varied = Group("b", (trajectory("01", {1: 1.0}), trajectory("011", {1: 0.0, 2: 0.0})))
     lost = trajectory("01", {1: 0.0}, status="error", stop_reason="error")
     broken = Group("c", (trajectory("01", {1: 5.0}), lost))
-    found = rollout_metrics([flat, varied, broken], min_members=2)
+    found = rollout_metrics([flat, varied, broken], build("grpo", {}))
     assert found["groups/dropped"] == 1
     assert found["frac_reward_zero_std"] == 0.5
     assert found["reward_std"] == pytest.approx(0.5 * 0.5**0.5)
@@ -46,14 +47,14 @@ def test_groups_and_failures_are_counted() -> None:
 
 def test_a_share_of_no_groups_is_not_reported() -> None:
     alone = [Group("a", (trajectory("01", {1: 1.0}),))]
-    assert "frac_reward_zero_std" not in rollout_metrics(alone, min_members=1)
-    assert "frac_reward_zero_std" not in rollout_metrics(alone, min_members=2)
+    assert "frac_reward_zero_std" not in rollout_metrics(alone, build("ppo", {}))
+    assert "frac_reward_zero_std" not in rollout_metrics(alone, build("grpo", {}))
 
 
 def test_turns_cut_by_the_token_limit_are_clipped_completions() -> None:
     whole = trajectory("01", {1: 1.0}, turn_cut=[False, False])
     cut = trajectory("01", {1: 1.0}, turn_cut=[False, True])
-    found = rollout_metrics([Group("a", (whole, cut))], min_members=1)
+    found = rollout_metrics([Group("a", (whole, cut))], build("ppo", {}))
     assert found["completions/clipped_ratio"] == 0.5
 
 

@@ -1,5 +1,6 @@
 """Whole runs on the real line: learning, reproducing, resuming, refusing."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from stepcredit.agents.trajectory import load_trajectories
 from stepcredit.algos import ALGORITHMS, train
 from stepcredit.algos.errors import TrainingError
-from stepcredit.algos.settings import RunConfig
+from stepcredit.algos.settings import AlgoSettings, EnvSettings, RunConfig
+from stepcredit.envs import Env, register
 
 TIMES = ("wall_s", "cpu_s")
 
@@ -50,7 +53,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("STEPCREDIT_CACHE", str(tmp_path_factory.getbasetemp() / "warm-starts"))
 
 
-@pytest.mark.parametrize("preset", sorted(ALGORITHMS))
+@pytest.mark.parametrize(
+    "preset",
+    # Each kind of machinery once: critic, group, sampled values, top-K, mixing, other tasks.
+    ["ppo_step", "grpo_process", "vineppo", "cppo", "n_grpo", "dapo"],
+)
 def test_the_same_config_twice_is_the_same_run(preset: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         train(config(algo={"preset": preset}), tmp_path / name)
@@ -232,3 +239,189 @@ def test_grpo_learns_a_short_task(tmp_path: Path) -> None:
     assert 0.2 < summary["start"]["eval/success"] < 0.45
     assert summary["final"]["eval/success"] >= 0.8
     assert time.process_time() - began < 60
+
+
+def test_flat_groups_are_sampled_anew_and_their_tokens_count(tmp_path: Path) -> None:
+    # Success is rare: most groups of two fail alike.
+    rare = config(
+        env={"turns": 4, "reward": "outcome"},
+        algo={"preset": "dapo", "num_generations": 2, "max_num_gen_batches": 3},
+        train={"tasks_per_step": 4, "steps": 4, "trajectories_every": 1},
+    )
+    train(rare, tmp_path / "run")
+    rows = log(tmp_path / "run")[1:]
+    assert any(row["groups/sampled"] > 4 for row in rows)
+    tokens = 0
+    for row in rows:
+        found = load_trajectories(tmp_path / f"run/trajectories/step-{row['step']:06d}.parquet")
+        tokens += sum(t.num_action_tokens for t in found)
+        groups = {t.group_id for t in found}
+        assert len(groups) == row["groups/sampled"] <= 12
+        trained = {t.group_id for t in found if t.advantages is not None}
+        assert len(trained) <= 4
+        for name in trained:
+            assert len({t.ret for t in found if t.group_id == name}) > 1
+        assert row["sampled_tokens"] == tokens
+
+
+def test_tokens_of_continuations_count_as_sampled(tmp_path: Path) -> None:
+    settings = config(algo={"preset": "vineppo", "num_continuations": 2}, train={"steps": 2})
+    train(settings, tmp_path / "run")
+    rows = log(tmp_path / "run")
+    for before, row in itertools.pairwise(rows):
+        more = row["sampled_tokens"] - before["sampled_tokens"]
+        assert more > row["montecarlo/policy_tokens"] > 0
+
+
+def test_the_reference_follows_the_policy_and_survives_a_resume(tmp_path: Path) -> None:
+    algo = {
+        "preset": "r1_zero",
+        "reference_refresh_steps": 2,
+        "beta": 0.5,
+        "num_mini_batches": 1,
+    }
+    train(config(algo=algo), tmp_path / "run")
+    kl = [row["objective/kl"] for row in log(tmp_path / "run")[1:]]
+    # The step after a refresh starts from the reference itself.
+    assert [step for step, each in enumerate(kl, start=1) if abs(each) < 1e-5] == [1, 3, 5]
+    shorter = config(algo=algo, train={"steps": 3, "save_every": 1})
+    longer = config(algo=algo, train={"steps": 6, "save_every": 1})
+    train(shorter, tmp_path / "halves")
+    (tmp_path / "halves/config.yaml").write_text(yaml.safe_dump(longer.model_dump(mode="json")))
+    train(longer, tmp_path / "halves", resume=True)
+    assert policy(tmp_path / "run") == policy(tmp_path / "halves")
+
+
+def test_the_kl_coefficient_follows_its_target(tmp_path: Path) -> None:
+    train(config(algo={"preset": "ppo", "beta": 0.1, "target_kl": 1e-6}), tmp_path / "run")
+    rows = log(tmp_path / "run")[1:]
+    assert rows[0]["objective/kl_coef"] == 0.1
+    for before, after in itertools.pairwise(rows):
+        error = min(max(before["objective/kl"] / 1e-6 - 1, -0.2), 0.2)
+        expected = before["objective/kl_coef"] * (1 + 0.1 * error)
+        assert after["objective/kl_coef"] == pytest.approx(expected)
+
+
+def test_the_critic_learns_alone_first(tmp_path: Path) -> None:
+    settings = config(algo={"preset": "vapo", "value_pretrain_steps": 3, "alpha": 1.0})
+    train(settings, tmp_path / "run")
+    rows = log(tmp_path / "run")[1:]
+    assert ["loss/policy" in row for row in rows] == [False] * 3 + [True] * 3
+    assert all("loss/value" in row for row in rows)
+
+
+def test_truncated_episodes_as_the_settings_say(tmp_path: Path) -> None:
+    found = {}
+    for kind in ("none", "bootstrap", "mask", "penalty"):
+        settings = config(
+            env={"turns": 4},
+            algo={"preset": "ppo_step", "truncation": kind},
+            rollout={"max_turns": 2},
+            train={"steps": 2},
+        )
+        train(settings, tmp_path / kind)
+        found[kind] = policy(tmp_path / kind)
+    assert len(set(found.values())) == 4
+    rows = log(tmp_path / "mask")[1:]
+    # Every episode is cut after two turns: nothing is left to train the policy on.
+    assert all(row["rollout/status/turn_limit"] > 0 and row["grad_norm"] == 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "says"),
+    [
+        ("grpo", {"truncation": "bootstrap"}, "grpo has no critic that could value the state"),
+        ("vineppo", {"truncation": "bootstrap"}, "vineppo has no critic"),
+        ("ppo", {"value_pretrain_steps": 6}, "the policy would not learn in train.steps=6"),
+        ("rloo", {"num_generations": 1}, "num_generations=1: rloo compares"),
+        ("dapo", {"max_completion_length": 2, "overlong_cache": 3}, "overlong_cache=3: must be"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    preset: str, changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=says):
+        train(config(algo={"preset": preset} | changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Silent(Env):
+    """Answers once, judges no step, names no state."""
+
+    one_turn = True
+    alphabet = "ab"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        return "a", {}
+
+    def step(self, action: str) -> Any:
+        return "", float(action == "b"), True, False, {"outcome": float(action == "b")}
+
+    def demonstration(self, rng: Any) -> str:
+        return "b"
+
+
+register("test/Silent-v0", Silent)
+
+
+class Tested(Silent):
+    """Is evaluated on a split of another name."""
+
+    splits = ("train", "test")
+
+
+register("test/Tested-v0", Tested)
+
+
+def test_an_environment_without_the_split_that_is_evaluated(tmp_path: Path) -> None:
+    other = config().model_copy(update={"env": EnvSettings(id="test/Tested-v0")})
+    with pytest.raises(TrainingError, match="splits train, test: training plays train and eval"):
+        train(other, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("preset", "says"),
+    [
+        ("grpo_process", "judges no step inside its answer"),
+        ("gigpo", "does not name its states"),
+    ],
+)
+def test_environments_that_lack_what_a_preset_needs(preset: str, says: str, tmp_path: Path) -> None:
+    settings = config(algo={"preset": preset})
+    silent = settings.model_copy(update={"env": EnvSettings(id="test/Silent-v0")})
+    with pytest.raises(TrainingError, match=says):
+        train(silent, tmp_path / "run")
+    ready = silent.model_copy(update={"algo": AlgoSettings(preset="grpo", num_generations=2)})
+    train(ready, tmp_path / "run")
+
+
+LEARNS: dict[str, dict[str, Any]] = {
+    # Lambda fits episodes of six tokens, and the value network has seconds, not hours.
+    "vapo": {"alpha": 1.0, "value_pretrain_steps": 5},
+    "vineppo": {"num_continuations": 2},
+    "r1_zero": {"reference_refresh_steps": 20, "num_mini_batches": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ALGORITHMS)
+def test_every_preset_learns_the_short_task(preset: str, tmp_path: Path) -> None:
+    summary = train(
+        config(
+            env={"turns": 3},
+            model={"sft": {"steps": 200}},
+            algo={"preset": preset, "num_generations": 8} | LEARNS.get(preset, {}),
+            train={
+                "tasks_per_step": 8,
+                "steps": 40,
+                "eval_every": 0,
+                "eval_episodes": 256,
+                "save_every": 0,
+            },
+        ),
+        tmp_path / "run",
+    )
+    gain = summary["final"]["eval/success"] - summary["start"]["eval/success"]
+    # Four standard errors of a difference between two shares of 256.
+    assert gain > 0.15, f"{preset}: {gain:+.3f}"

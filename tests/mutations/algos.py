@@ -1,237 +1,20 @@
-"""Faults in the formulas of `stepcredit/algos`."""
+"""Faults in the update, the batch and the trainer."""
 
 from tests.mutations.mutation import Mutation
 
 ALGOS = [
-    # Token GAE walks over the observation tokens.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="next_value = torch.where(here, values[:, t], next_value)",
-        new="next_value = values[:, t]",
-        test="tests/algos/test_advantages.py::test_token_gae_skips_observation_tokens",
-    ),
-    # Credit decays over tool output.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="running = torch.where(here, delta + gamma * lam * running, running)",
-        new="running = delta + gamma * lam * running",
-        test="tests/algos/test_advantages.py::test_terminal_credit_does_not_decay_over_tool_output",
-    ),
-    # The baseline is added.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="delta = rewards[:, t] + gamma * next_value - values[:, t]",
-        new="delta = rewards[:, t] + gamma * next_value + values[:, t]",
-        test="tests/algos/test_advantages.py::test_token_gae_by_hand",
-    ),
-    # The next state is not discounted.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="delta = rewards[:, t] + gamma * next_value - values[:, t]",
-        new="delta = rewards[:, t] + next_value - values[:, t]",
-        test="tests/algos/test_advantages.py::test_token_gae_by_hand",
-    ),
-    # The value target forgets the value.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="return Credit(advantages, advantages + values, action_mask)",
-        new="return Credit(advantages, advantages, action_mask)",
-        test="tests/algos/test_advantages.py::test_token_gae_by_hand",
-    ),
-    # Observation tokens get an advantage.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="advantages[:, t] = masked(running, here)",
-        new="advantages[:, t] = running",
-        test="tests/algos/test_advantages.py::test_token_gae_skips_observation_tokens",
-    ),
-    # A masked slot's NaN reaches the sum over a step.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="return out.scatter_add(1, segment.clamp(min=0), masked(x, segment >= 0))",
-        new="return out.scatter_add(1, segment.clamp(min=0), x)",
-        test="tests/algos/test_advantages.py::test_masked_slots_change_nothing",
-    ),
-    # A step begins one token early.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="before = ends.cumsum(1) - ends",
-        new="before = ends.cumsum(1)",
-        test="tests/algos/test_advantages.py::test_step_gae_by_hand_with_a_zero_step_and_uneven_turns",
-    ),
-    # The value is read at every token of the step.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="step_values = per_segment(masked(values, first), segment)",
-        new="step_values = per_segment(values, segment)",
-        test="tests/algos/test_advantages.py::test_step_gae_by_hand_with_a_zero_step_and_uneven_turns",
-    ),
-    # The critic learns from all tokens of the step.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="return Credit(advantages, masked(advantages + values, first), first)",
-        new="return Credit(advantages, masked(advantages + values, first), action_mask)",
-        test="tests/algos/test_advantages.py::test_step_gae_by_hand_with_a_zero_step_and_uneven_turns",
-    ),
-    # A step that pays nothing is dropped from the chain.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="exists = per_segment(first.to(rewards.dtype), segment) > 0",
-        new="exists = step_rewards != 0",
-        test="tests/algos/test_advantages.py::test_step_gae_by_hand_with_a_zero_step_and_uneven_turns",
-    ),
-    # Observation tokens get the group's advantage.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="return Credit(masked(advantages[:, None].expand_as(rewards), action_mask))",
-        new="return Credit(advantages[:, None].expand_as(rewards))",
-        test="tests/algos/test_advantages.py::test_group_outcome_by_hand",
-    ),
-    # The group's mean is not subtracted.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="centred = x - mean[owner]",
-        new="centred = x",
-        test="tests/algos/test_advantages.py::test_group_outcome_by_hand",
-    ),
-    # The population's standard deviation.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="/ (count - 1).clamp(min=1)",
-        new="/ count.clamp(min=1)",
-        test="tests/algos/test_advantages.py::test_group_outcome_by_hand",
-    ),
-    # One mean for all groups.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="mean = x.new_zeros(groups).index_add(0, owner, x) / count.clamp(min=1)",
-        new="mean = x.mean().expand(groups)",
-        test="tests/algos/test_advantages.py::test_standardise_keeps_owners_apart",
-    ),
-    # Rounding noise of a flat group becomes advantage.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="flat = variance.sqrt() <= FLAT * largest",
-        new="flat = variance.sqrt() <= 0",
-        test="tests/algos/test_advantages.py::test_equal_rewards_give_no_advantage",
-    ),
-    # A step that pays nothing leaves the pool.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="ends = step_end & action_mask\n    pooled",
-        new="ends = step_end & action_mask & (rewards != 0)\n    pooled",
-        test="tests/algos/test_advantages.py::test_group_process_by_hand",
-    ),
-    # Steps already past are credited.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="to_come = normalised.flip(1).cumsum(1).flip(1)",
-        new="to_come = normalised.cumsum(1)",
-        test="tests/algos/test_advantages.py::test_group_process_by_hand",
-    ),
-    # Each step keeps its own reward alone.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="to_come = normalised.flip(1).cumsum(1).flip(1)",
-        new="to_come = normalised",
-        test="tests/algos/test_advantages.py::test_group_process_by_hand",
-    ),
-    # Observation tokens get the steps to come.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="return Credit(masked(to_come, action_mask))",
-        new="return Credit(to_come)",
-        test="tests/algos/test_advantages.py::test_group_process_by_hand",
-    ),
-    # Whitening reads every slot.
-    Mutation(
-        file="stepcredit/algos/advantages.py",
-        old="kept = x[mask]",
-        new="kept = x.flatten()",
-        test="tests/algos/test_advantages.py::test_whiten_reads_policy_tokens_alone",
-    ),
-    # The larger of the two surrogates.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="return torch.minimum(free, held), held < free",
-        new="return torch.maximum(free, held), held < free",
-        test="tests/algos/test_losses.py::test_clipped_surrogate_by_hand",
-    ),
-    # The upper bound takes the lower epsilon.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="bounded = ratio.clamp(1 - epsilon, 1 + epsilon_high)",
-        new="bounded = ratio.clamp(1 - epsilon, 1 + epsilon)",
-        test="tests/algos/test_losses.py::test_clipped_surrogate_by_hand",
-    ),
-    # The ratio is upside down.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="ratio = torch.exp(logprobs - old_logprobs)",
-        new="ratio = torch.exp(old_logprobs - logprobs)",
-        test="tests/algos/test_losses.py::test_clipped_surrogate_by_hand",
-    ),
-    # All tokens weigh alike.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="return action_mask / (lengths * len(action_mask))",
-        new="return action_mask / action_mask.sum()",
-        test="tests/algos/test_losses.py::test_sequence_mean_weighs_rows_alike",
-    ),
-    # Rows of the mask's full width.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="lengths = action_mask.sum(1, keepdim=True).clamp(min=1)",
-        new="lengths = action_mask.shape[1]",
-        test="tests/algos/test_losses.py::test_sequence_mean_weighs_rows_alike",
-    ),
-    # Token mean divides by all slots.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="return action_mask / action_mask.sum().clamp(min=1)",
-        new="return action_mask / action_mask.numel()",
-        test="tests/algos/test_losses.py::test_token_mean_weighs_tokens_alike",
-    ),
-    # k1 has the other sign.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="return logprobs - ref_logprobs",
-        new="return ref_logprobs - logprobs",
-        test="tests/algos/test_losses.py::test_k1_and_k3_by_hand",
-    ),
-    # k3 of the forward direction.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="gap = ref_logprobs - logprobs",
-        new="gap = logprobs - ref_logprobs",
-        test="tests/algos/test_losses.py::test_k1_and_k3_by_hand",
-    ),
-    # The smaller value error.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="error = torch.maximum(error, (near - returns) ** 2)",
-        new="error = torch.minimum(error, (near - returns) ** 2)",
-        test="tests/algos/test_losses.py::test_value_loss_by_hand",
-    ),
-    # Value tokens that are none.
-    Mutation(
-        file="stepcredit/algos/losses.py",
-        old="values, old_values, returns = (masked(x, value_mask) for x in (values, old_values, returns))",
-        new="assert value_mask is not None",
-        test="tests/algos/test_losses.py::test_value_loss_ignores_other_tokens",
-    ),
     # The loss climbs down.
     Mutation(
         file="stepcredit/algos/update.py",
-        old="loss = -(weights * surrogate).sum()",
-        new="loss = (weights * surrogate).sum()",
+        old="loss = -(batch.weights * surrogate).sum()",
+        new="loss = (batch.weights * surrogate).sum()",
         test="tests/algos/test_update.py::test_a_good_token_becomes_likelier",
     ),
     # Weights of each micro-batch by itself.
     Mutation(
         file="stepcredit/algos/update.py",
-        old="loss, parts = policy_loss(logprobs, part, advantages[rows], weights[rows], algorithm)",
-        new="loss, parts = policy_loss(\n            logprobs, part, advantages[rows], algorithm.weight(part.action_mask), algorithm\n        )",
+        old="loss, by_token = policy_loss(reading, part, algorithm, beta)",
+        new="loss, by_token = policy_loss(reading, with_weights(part, algorithm), algorithm, beta)",
         test="tests/algos/test_update.py::test_gradient_is_the_same_for_any_micro_batch_size",
     ),
     # The critic's denominator is the micro-batch's own.
@@ -258,22 +41,169 @@ ALGOS = [
     # A masked log-probability's NaN reaches the loss.
     Mutation(
         file="stepcredit/algos/update.py",
-        old="logprobs, old_logprobs = masked(logprobs, mask), masked(batch.old_logprobs, mask)",
-        new="logprobs, old_logprobs = logprobs, batch.old_logprobs",
+        old="logprobs, entropy = masked(reading.logprobs, mask), masked(reading.entropy, mask)",
+        new="logprobs, entropy = reading.logprobs, reading.entropy",
         test="tests/algos/test_update.py::test_nan_in_masked_slots_reaches_neither_loss_nor_gradient",
     ),
     # KL in the loss is rewarded.
     Mutation(
         file="stepcredit/algos/update.py",
-        old="loss = loss + algorithm.beta * (weights * kl).sum()",
-        new="loss = loss - algorithm.beta * (weights * kl).sum()",
+        old="loss = loss + beta * (batch.weights * kl).sum()",
+        new="loss = loss - beta * (batch.weights * kl).sum()",
         test="tests/algos/test_update.py::test_kl_in_loss_by_hand",
     ),
     # Explained variance of the values.
     Mutation(
-        "stepcredit/algos/update.py",
+        "stepcredit/algos/credit.py",
         "return float(1 - (returns - values).var(correction=0) / total)",
         "return float(1 - values.var(correction=0) / total)",
         "tests/algos/test_update.py::test_explained_variance_by_hand",
+    ),
+    # Truncated rows leave the numerator but stay in the denominator.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="weights=algorithm.weight(batch.loss_mask)",
+        new="weights=algorithm.weight(batch.action_mask) * batch.loss_mask",
+        test="tests/algos/test_update.py::test_truncated_rows_masked_share_no_part_of_the_loss",
+    ),
+    # The likelihood of failures is raised too.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="good = batch.loss_mask & (batch.outcomes >= 1)[:, None]",
+        new="good = batch.loss_mask",
+        test="tests/algos/test_update.py::test_likelihood_of_successes_by_hand",
+    ),
+    # Every row is bootstrapped, those that ended too.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="final_values=masked(after, batch.truncated)",
+        new="final_values=after",
+        test="tests/algos/test_update.py::test_the_state_after_the_last_token_is_read_where_a_row_was_cut_off",
+    ),
+    # The bootstrap reads the state before the last token.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="after = read.gather(1, lengths)",
+        new="after = read.gather(1, lengths - 1)",
+        test="tests/algos/test_update.py::test_the_state_after_the_last_token_is_read_where_a_row_was_cut_off",
+    ),
+    # The penalty lands on every step.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="last = ends & (ends.flip(1).cumsum(1).flip(1) == 1)",
+        new="last = ends",
+        test="tests/algos/test_update.py::test_a_truncated_row_pays_the_penalty_on_its_last_step",
+    ),
+    # An unscored sample counts as one that failed.
+    Mutation(
+        file="stepcredit/algos/batch.py",
+        old="return [t for t in group.trajectories if t.live and np.isfinite(t.rewards).all()]",
+        new="return [t for t in group.trajectories if t.live]",
+        test="tests/algos/test_batch.py::test_a_reward_that_is_no_number_excludes_its_sample_alone",
+    ),
+    # States of other groups are mistaken for one's own.
+    Mutation(
+        file="stepcredit/algos/batch.py",
+        old="numbers.setdefault((group, key), len(numbers))",
+        new="numbers.setdefault((0, key), len(numbers))",
+        test="tests/algos/test_batch.py::test_equal_states_of_one_group_share_a_number",
+    ),
+    # The penalty begins a cache too late.
+    Mutation(
+        file="stepcredit/algos/presets/dapo.py",
+        old="over = action_mask.sum(1) - (max_tokens - cache)",
+        new="over = action_mask.sum(1) - max_tokens",
+        test="tests/algos/test_presets.py::test_overlong_answers_pay_by_their_length",
+    ),
+    # Observation tokens count as the answer's length.
+    Mutation(
+        file="stepcredit/algos/presets/dapo.py",
+        old="late = overlong(batch.action_mask,",
+        new="late = overlong(torch.ones_like(batch.action_mask),",
+        test="tests/algos/test_presets.py::test_an_overlong_answer_loses_against_its_group",
+    ),
+    # Overlong answers are rewarded.
+    Mutation(
+        file="stepcredit/algos/presets/dapo.py",
+        old="rewards = rewards + late[:, None]",
+        new="rewards = rewards - late[:, None]",
+        test="tests/algos/test_presets.py::test_an_overlong_answer_loses_against_its_group",
+    ),
+    # RLOO averages over an answer's tokens.
+    Mutation(
+        file="stepcredit/algos/presets/rloo.py",
+        old="kl=kl), weight=sequence_sum)",
+        new="kl=kl))",
+        test="tests/algos/test_presets.py::test_answers_are_summed_or_averaged_as_published",
+    ),
+    # The values of a step are those before its last token.
+    Mutation(
+        file="stepcredit/algos/baseline.py",
+        old="return [(int(row), int(position)) for row, position in first.nonzero()]",
+        new="return [(int(row), int(position) + 1) for row, position in first.nonzero()]",
+        test="tests/algos/test_baseline.py::test_branches_at_the_first_policy_token_of_every_step",
+    ),
+    # A continuation that failed counts as one that earned nothing.
+    Mutation(
+        file="stepcredit/algos/baseline.py",
+        old="scored = row_returns[np.isfinite(row_returns)]",
+        new="scored = np.nan_to_num(row_returns)",
+        test="tests/algos/test_baseline.py::test_values_are_the_mean_of_what_could_be_scored",
+    ),
+    # Tokens of continuations are free.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old='sampled_tokens += sampled + int(row.get("montecarlo/policy_tokens", 0))',
+        new="sampled_tokens += sampled",
+        test="tests/algos/test_trainer.py::test_tokens_of_continuations_count_as_sampled",
+    ),
+    # Tokens of groups that were left out are free.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old='tokens += int(stats["policy_tokens"])',
+        new='tokens = int(stats["policy_tokens"])',
+        test="tests/algos/test_trainer.py::test_flat_groups_are_sampled_anew_and_their_tokens_count",
+    ),
+    # The reference is refreshed one step late.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old="if run.reference is not None and every and step % every == 0:",
+        new="if run.reference is not None and every and step % every == 1:",
+        test="tests/algos/test_trainer.py::test_the_reference_follows_the_policy_and_survives_a_resume",
+    ),
+    # The refreshed reference is lost at a resume.
+    Mutation(
+        file="stepcredit/algos/checkpoint.py",
+        old='load_model(learner.moving_reference, str(path / "reference.safetensors"))',
+        new="pass",
+        test="tests/algos/test_trainer.py::test_the_reference_follows_the_policy_and_survives_a_resume",
+    ),
+    # The policy learns from a critic that knows nothing yet.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old="if step > (algorithm.critic.pretrain_steps if algorithm.critic else 0):",
+        new="if step > 0:",
+        test="tests/algos/test_trainer.py::test_the_critic_learns_alone_first",
+    ),
+    # A failed sample's reward makes a flat group look varied.
+    Mutation(
+        file="stepcredit/algos/groups.py",
+        old="returns = [t.ret for t in live(group)]",
+        new="returns = [t.ret for t in group.trajectories]",
+        test="tests/algos/test_batch.py::test_flat_groups_are_left_out_where_the_algorithm_says_so",
+    ),
+    # A default that the pages do not know of.
+    Mutation(
+        file="stepcredit/algos/presets/ppo.py",
+        old="lam: Share = 0.95",
+        new="lam: Share = 0.9",
+        test="tests/algos/test_docs.py::test_a_page_lists_the_settings_of_its_preset",
+    ),
+    # KL moves from the reward into the loss, and the index does not know of it.
+    Mutation(
+        file="stepcredit/algos/presets/rloo.py",
+        old='kl = KL(beta=s.beta, place="reward") if s.beta else None',
+        new='kl = KL(beta=s.beta, place="loss") if s.beta else None',
+        test="tests/algos/test_docs.py::test_the_index_says_what_a_preset_is_and_needs",
     ),
 ]
