@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from stepcredit.config import UserError, nearest
+from stepcredit.config import UserError
+from stepcredit.explain import nearest
 from stepcredit.findings import (
     Difference,
     Side,
@@ -15,7 +16,17 @@ from stepcredit.findings import (
     without,
 )
 from stepcredit.results import Result
-from stepcredit.statistics import Interval, bracket, digits_of, exact, excludes_zero, number, within
+from stepcredit.statistics import (
+    NO_SPREAD,
+    Interval,
+    bracket,
+    digits_of,
+    exact,
+    excludes_zero,
+    identical,
+    number,
+    within,
+)
 from stepcredit.study import Cell, Claim, Panel, cell_text
 
 EVERY_PAIR = "every pair of arms"
@@ -56,7 +67,7 @@ def _judge(panel: Panel, claim: Claim, results: Sequence[Result]) -> ClaimVerdic
             results, first, second, where=where, margin=margin, bounds=_bounds(claim)
         )
         short = _shortfall(claim, difference.interval)
-        known = difference.interval is not None and difference.interval.half is not None
+        known = difference.interval is not None and difference.interval.n > 1
         differences.append(replace(difference, shortfall=short))
         outcomes.setdefault(_place(claim, first, second), []).append(not short if known else None)
     met = _all([_any(choices) for choices in outcomes.values()])
@@ -84,9 +95,11 @@ def _reason(panel: Panel, differences: Sequence[Difference], met: bool | None) -
 
 
 def _shortfall(claim: Claim, interval: Interval | None) -> str:
-    """Which end of the interval breaks the claim; empty where none does or there are no ends."""
-    if interval is None or interval.low is None or interval.high is None:
+    """Why the interval breaks the claim, mostly by which end; empty where it does not."""
+    if interval is None or interval.n < 2:
         return ""
+    if interval.low is None or interval.high is None:
+        return NO_SPREAD
     digits, margin = digits_of(interval, _bounds(claim)), claim.margin or 0.0
     low, high = number(interval.low, digits), number(interval.high, digits)
     if claim.expect == "within":
@@ -97,6 +110,8 @@ def _shortfall(claim: Claim, interval: Interval | None) -> str:
         return f"the lower end {low} is beyond {exact(-margin)}"
     if claim.expect == "at_least":
         return f"the lower end {low} is below {exact(margin)}" if interval.low < margin else ""
+    if identical(interval):
+        return "the difference is 0 in every seed"
     if not excludes_zero(interval):
         return f"the interval {bracket(interval).partition(' ')[2]} holds 0"
     if claim.expect == "above_zero" and interval.mean < 0:

@@ -7,13 +7,15 @@ the user's or a refusal, 130 stopped by Ctrl-C.
 import argparse
 import errno
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stepcredit import __version__, commands
-from stepcredit.config import UserError, nearest
+from stepcredit import __version__, commands, jail_commands, train_command
+from stepcredit.config import UserError
+from stepcredit.explain import nearest
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A write that fails names no file."""
@@ -27,11 +29,14 @@ EXAMPLES = {
   stepcredit check stepcredit/Doors-v0
   stepcredit check stepcredit/Doors-v0 turns=4 reward=dense
   stepcredit check my_envs:my/Env-v0              import my_envs first, then check my/Env-v0
+
+Exit code 1: a rule is broken. With --json each broken rule is one object; [] says that all hold.
 """,
     "train": """
-  stepcredit train train.yaml
-  stepcredit train train.yaml env.turns=4 algo.preset=ppo_step train.seed=1 --out runs/doors
-  stepcredit train train.yaml --out runs/doors --resume
+  stepcredit train studies/train.yaml
+  stepcredit train studies/train.yaml env.turns=2 algo.preset=ppo_step --out runs/doors
+  stepcredit train studies/train.yaml env.turns=2 algo.preset=ppo_step --out runs/doors --resume
+  stepcredit train studies/train.yaml env.id=my_envs:my/Env-v0    my_envs.py lies in this folder
 """,
     "compare": """
   stepcredit compare studies/quick.yaml
@@ -39,6 +44,11 @@ EXAMPLES = {
   stepcredit compare studies/quick.yaml budget.cpu_hours=1 --workers 4
 
 Run it again after Ctrl-C or a failed run: finished runs are kept, the others start anew.
+""",
+    "memory": """
+  stepcredit memory studies/train.yaml
+  stepcredit memory studies/train.yaml algo.preset=ppo algo.beta=0.02 --tokens 512
+  stepcredit memory studies/train.yaml --json
 """,
     "sandbox": """
   stepcredit sandbox
@@ -49,7 +59,10 @@ Run it again after Ctrl-C or a failed run: finished runs are kept, the others st
   stepcredit grade code answers.jsonl --backend bwrap > graded.jsonl
 
 Each line of the file: {"code": "def f(x): ...", "tests": ["assert f(2) == 4"]}
-Each line of the answer: the same, with "status", "passed" and "total".
+Each line of the answer: the same, with "status", "passed" and "total", and with a "message" about
+the first test that is not passed.
+Exit code 1: a line could not be graded, because it is not JSON or has no tests. An answer that
+fails its tests is graded all the same: code 0.
 """,
 }
 
@@ -57,13 +70,28 @@ Each line of the answer: the same, with "status", "passed" and "total".
 class _Parser(argparse.ArgumentParser):
     """argparse with the nearest command suggested and one-line errors."""
 
+    late_help: Callable[[], str] | None = None
+    """What is too slow to load for anything but this command's own help."""
+
+    def format_help(self) -> str:
+        """Add the late part between the options and the examples."""
+        if self.late_help is None:
+            return super().format_help()
+        text, (above, below) = self.late_help(), super().format_help().split("examples:\n")
+        return f"{above}{text}\n\nexamples:\n{below}"
+
     def error(self, message: str) -> NoReturn:
         """Leave with code 2."""
-        if "invalid choice" in message:
+        if self.prog.endswith(" grade") and ("invalid choice" in message or "required" in message):
+            message = "only code is graded so far; write: stepcredit grade code FILE.jsonl"
+        elif "invalid choice" in message:
             given = message.split("invalid choice: ")[1].split("'")[1]
             near = nearest(given, list(EXAMPLES))
             hint = f"did you mean {near}?" if near else f"commands: {', '.join(EXAMPLES)}"
             message = f"{given}: no such command; {hint}"
+        message = re.sub(
+            r"argument (\S+): invalid int value: '(.*)'", r"\1 \2: must be a whole number", message
+        )
         # argparse counts `key=value` as required, though none may follow
         message = message.removesuffix(", key=value")
         self.exit(2, f"error: {message}\nSee {self.prog} --help\n")
@@ -78,8 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"stepcredit {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Any, about: str) -> argparse.ArgumentParser:
-        sub = subparsers.add_parser(
+    def command(name: str, run: Any, about: str) -> _Parser:
+        sub: _Parser = subparsers.add_parser(
             name,
             help=about,
             description=about[0].upper() + about[1:] + ".",
@@ -97,7 +125,8 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("arguments", nargs="*", metavar="key=value", help="environment arguments")
     _json(check)
 
-    train = command("train", commands.run_train, "train one run into a run folder")
+    train = command("train", train_command.run_train, "train one run into a run folder")
+    train.late_help = train_command.presets_help
     train.add_argument("config", type=Path, metavar="CONFIG")
     train.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. train.steps=20")
     train.add_argument("--out", type=Path, help="run folder; default: runs/<name of CONFIG>")
@@ -117,10 +146,22 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--yes", action="store_true", help="run above the declared budget too")
     _json(compare)
 
-    sandbox = command("sandbox", commands.run_sandbox, "show which jails work here, and how well")
+    memory = command("memory", commands.run_memory, "show what a run keeps in memory, in bytes")
+    memory.add_argument("config", type=Path, metavar="CONFIG")
+    memory.add_argument("overrides", nargs="*", metavar="key=value", help="as of train")
+    memory.add_argument(
+        "--tokens", type=int, help="tokens of an episode; default: of a demonstrated one"
+    )
+    _json(memory)
+
+    sandbox = command(
+        "sandbox", jail_commands.run_sandbox, "show which jails work here, and how well"
+    )
     _json(sandbox)
 
-    grade = command("grade", commands.run_grade, "grade answers in a file by running their tests")
+    grade = command(
+        "grade", jail_commands.run_grade, "grade answers in a file by running their tests"
+    )
     grade.add_argument("kind", choices=["code"], metavar="code")
     grade.add_argument("file", type=Path, metavar="FILE.jsonl")
     grade.add_argument("--backend", default="auto", help="default: auto; see stepcredit sandbox")

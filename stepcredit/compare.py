@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from stepcredit.claims import ClaimVerdict, judge
-from stepcredit.config import Layered, UserError, content_hash, dump, need_writable, only_one
+from stepcredit.config import Layered, UserError, content_hash, dump
 from stepcredit.cost import (
     Cost,
     Kind,
@@ -33,6 +33,7 @@ from stepcredit.cost import (
 )
 from stepcredit.credit_choice import CreditRows, credit_part
 from stepcredit.credit_page import CreditRow
+from stepcredit.folders import need_place, need_writable, only_one
 from stepcredit.plan import RunSpec, expand, tuning_runs
 from stepcredit.report import Measured, write_report
 from stepcredit.results import (
@@ -99,10 +100,12 @@ def compare(
     """
     _need_report_extra()
     study = load_study(study_path, overrides)
-    specs, trials = expand(study, runner.build_config), tuning_runs(study, runner.build_config)
+    # what needs no torch comes first: a slip in a name must not wait for it
+    _need_own_folder(out)
     for panel in study.file.panels.values():
         judge(panel, [])  # a claim that names nothing must not surface after the runs
-    _need_own_folder(out)
+    specs, trials = expand(study, runner.build_config), tuning_runs(study, runner.build_config)
+    need_writable(out)
     log = out / "workers.log"
     with only_one(out, "comparison"), WorkerPool(num_workers, runner.run_one, log) as pool:
         dump(study.source, out / "study.yaml")
@@ -148,7 +151,7 @@ def _need_report_extra() -> None:
 def _need_own_folder(out: Path) -> None:
     if (out / "config.yaml").exists() and not (out / "study.yaml").exists():
         raise UserError(f"{out}: holds a run of `stepcredit train`; pass another folder as --out")
-    need_writable(out)
+    need_place(out)
 
 
 def _measure_costs(
@@ -207,6 +210,9 @@ def _announce(
 ) -> None:
     """Say what the study will cost; refuse above the declared budget."""
     todo = [spec for spec in specs if not is_finished(spec, out)]
+    if not todo:
+        console.print(f"all {len(specs)} runs are there: the report is written anew")
+        return
     cost = estimate(todo, costs, num_workers)
     finished = len(specs) - len(todo)
     console.print(

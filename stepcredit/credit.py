@@ -17,12 +17,8 @@ from stepcredit.algos.settings import RunConfig
 from stepcredit.credit_page import CreditRow
 from stepcredit.envs import make
 from stepcredit.envs.rewards import reward_name
+from stepcredit.findings import REWARD_MEANINGS
 
-PLACEMENTS = {
-    "outcome": "1 at the end if all is right",
-    "dense@end": "what was earned, paid at the end",
-    "dense": "what was earned, paid at each step",
-}
 GROUP_PRESETS = {"grpo": "GRPO", "grpo_process": "process GRPO"}
 
 
@@ -39,7 +35,7 @@ def credit_rows(run_dir: Path) -> list[CreditRow]:
     chosen = _member(group)
     tokens = _tokens(live(group)[chosen], config)
     rows = []
-    for placement, meaning in PLACEMENTS.items():
+    for placement, meaning in REWARD_MEANINGS.items():
         paid = Group(group.group_id, tuple(_repaid(t, placement) for t in live(group)))
         for preset, name in GROUP_PRESETS.items():
             advantages = build(preset, {}).advantage(pack([paid], pad_id=0)).advantages[chosen]
@@ -47,7 +43,7 @@ def credit_rows(run_dir: Path) -> list[CreditRow]:
             rows.append(_row(label, tokens, paid.trajectories[chosen], advantages))
     trained = live(group)[chosen]
     if trained.advantages is not None and trained.values is not None:
-        label = f"{config.algo.preset} with its critic, as trained: {PLACEMENTS[reward]}"
+        label = f"{config.algo.preset} with its critic, as trained: {REWARD_MEANINGS[reward]}"
         row = _row(label, tokens, trained, torch.as_tensor(trained.advantages))
         rows.append(replace(row, values=trained.values.tolist()))
     return rows

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 POSITIVE = (29, 100, 190)
 NEGATIVE = (214, 93, 14)
@@ -11,6 +11,8 @@ NUM_LEGEND_STEPS = 9
 LONGEST_GREY = 160
 """Grey stretches (prompts, tool replies) above this many tokens lose their middle."""
 KEPT_GREY = 60
+MOST_NUMBERS = 40
+"""A row of more numbers shows them when asked."""
 
 STYLE = """
 .credit { font: 14px/1.5 system-ui, sans-serif; color: #1a1a1a; }
@@ -32,6 +34,10 @@ STYLE = """
 .credit-text b { font: 600 11px system-ui, sans-serif; color: #fff; background: #333;
   border-radius: 8px; padding: 1px 5px; margin: 0 3px 0 2px; white-space: nowrap; }
 .credit-text b.minus { background: #8c2d04; }
+.credit-numbers { display: flex; flex-wrap: wrap; gap: .1em 1.1em; margin: .35em 0 0; padding: 0;
+  list-style: none; font-size: 12px; color: #444; font-variant-numeric: tabular-nums; }
+.credit-numbers code { color: #1a1a1a; background: #f2f2f2; padding: 0 3px; border-radius: 2px; }
+.credit-row summary { cursor: pointer; font-size: 12px; color: #444; }
 """
 
 
@@ -93,8 +99,25 @@ def _row(row: CreditRow) -> str:
     return (
         f'<div class="credit-row"><div class="credit-head">'
         f'<span class="credit-label">{escape(row.label)}</span>{_legend(largest)}</div>'
-        f'<div class="credit-text">{"".join(parts)}</div></div>'
+        f'<div class="credit-text">{"".join(parts)}</div>{_numbers(row)}</div>'
     )
+
+
+def _numbers(row: CreditRow) -> str:
+    """Each stretch of policy tokens of one turn that share their numbers, and those numbers."""
+    found = []
+    for start, stop in _stretches(row.action_mask):
+        if row.action_mask[start]:
+            for told, same in groupby(range(start, stop), key=lambda i: _told(row, i)):
+                text = "".join(visible(row.tokens[i]) for i in same).replace("<br>", "")
+                found.append((f"<code>{text}</code>", told))
+    if len({told for _, told in found}) == 1:
+        found = [("every token of the policy:", found[0][1])]
+    entries = [f"<li>{text} {told}</li>" for text, told in found]
+    listed = f'<ul class="credit-numbers">{"".join(entries)}</ul>'
+    if len(entries) <= MOST_NUMBERS:
+        return listed
+    return f"<details><summary>{len(entries)} numbers</summary>{listed}</details>"
 
 
 def _stretches(action_mask: Sequence[bool]) -> list[tuple[int, int]]:
@@ -122,14 +145,18 @@ def _token(row: CreditRow, i: int, largest: float) -> str:
     text = visible(row.tokens[i])
     if not row.action_mask[i]:
         return f'<span class="grey">{text}</span>{badge}'
-    advantage = row.advantages[i]
-    told = "no credit" if advantage is None else f"advantage {advantage:+.3f}"
-    if row.values is not None:
-        told += f", value {row.values[i]:.3f}"
+    advantage, told = row.advantages[i], _told(row, i)
     if advantage is None:
         return f'<span class="act none" title="{told}">{text}</span>{badge}'
     back = colour(advantage, largest)
     return f'<span class="act" style="background:{back}" title="{told}">{text}</span>{badge}'
+
+
+def _told(row: CreditRow, i: int) -> str:
+    """The numbers of one policy token."""
+    advantage = row.advantages[i]
+    told = "no credit" if advantage is None else f"advantage {advantage:+.3f}"
+    return told if row.values is None else f"{told}, value {row.values[i]:.3f}"
 
 
 def _legend(largest: float) -> str:

@@ -16,12 +16,20 @@ NUM_BINS = 20
 MAX_COLUMNS = 4
 WIDTH_IN = 10.0
 ROW_IN = 2.15
+LEGEND_IN = 0.75
+START: dict[str, Any] = {"color": "#777777", "linewidth": 1, "linestyle": ":"}
+"""The start is of other tasks than the curves, so it has a look and a legend entry of its own."""
 
 
 def arm_colours(study: StudyFile) -> dict[str, str]:
     """One colour for each arm name, the same in every panel, table and figure."""
     names = dict.fromkeys(arm for panel in study.panels.values() for arm in panel.arms)
     return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+
+
+def repeats_title(study: StudyFile, panel: Panel) -> bool:
+    """Whether the study's only panel is called as the study is, so that one heading is enough."""
+    return len(study.panels) == 1 and panel.title == study.title
 
 
 def seed_band(
@@ -53,12 +61,14 @@ def draw(study: StudyFile, results: Sequence[Result]) -> bytes:
     layouts = {name: _layout(panel) for name, panel in study.panels.items()}
     heights = [len(rows) * ROW_IN + 0.45 for rows in layouts.values()]
     columns = max(len(row) for rows in layouts.values() for row in rows)
-    figure: Any = Figure(figsize=(WIDTH_IN, sum(heights) + 0.5), layout="constrained")
-    parts = figure.subfigures(len(heights) + 1, 1, height_ratios=[0.5, *heights])
+    figure: Any = Figure(figsize=(WIDTH_IN, sum(heights) + LEGEND_IN), layout="constrained")
+    parts = figure.subfigures(len(heights) + 1, 1, height_ratios=[LEGEND_IN, *heights])
     colours = arm_colours(study)
     _legend(parts[0], study, colours)
     for part, (name, panel) in zip(parts[1:], study.panels.items(), strict=True):
         mine = [r for r in results if r.spec.panel == name and r.ok]
+        if not repeats_title(study, panel):
+            part.suptitle(panel.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         _draw_panel(part, panel, mine, layouts[name], columns, colours)
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=160)
@@ -84,7 +94,17 @@ def _legend(part: Any, study: StudyFile, colours: dict[str, str]) -> None:
         Line2D([], [], color=colour, marker=MARKERS[i % len(MARKERS)], label=arm, linewidth=2)
         for i, (arm, colour) in enumerate(colours.items())
     ]
-    part.legend(handles=handles, loc="center", ncols=6, frameon=False, fontsize=11)
+    handles.append(Line2D([], [], label="start, on evaluation tasks", **START))
+    told = "curves: sampled training episodes, mean over seeds; bands: 95 % intervals"
+    part.legend(
+        handles=handles,
+        loc="center",
+        ncols=6,
+        frameon=False,
+        fontsize=11,
+        title=told,
+        title_fontsize=10,
+    )
 
 
 def _draw_panel(
@@ -95,7 +115,6 @@ def _draw_panel(
     columns: int,
     colours: dict[str, str],
 ) -> None:
-    part.suptitle(panel.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     grid = part.subplots(len(rows), columns, squeeze=False, sharey=True)
     last = max((r.curve[-1][0] for r in results), default=1)
     # Where nothing falls below a half, the upper half is all there is to see.
@@ -137,7 +156,7 @@ def _draw_cell(
         axes.fill_between(xs, low, high, color=colours[arm], alpha=0.16, linewidth=0)
     starts = [r.sft_start for r in results if r.sft_start is not None]
     if starts:
-        axes.axhline(sum(starts) / len(starts), color="#777777", linewidth=1, linestyle=":")
+        axes.axhline(sum(starts) / len(starts), **START)
     axes.set_xlim(0, last)
     axes.grid(color="#e3e3e3", linewidth=0.7)
     axes.tick_params(labelsize=9)

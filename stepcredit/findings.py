@@ -19,6 +19,11 @@ Measure = Literal["auc", "final", "sft_start"]
 Side = tuple[str, Cell, Measure]
 """(arm, cell, measure): one list of per-seed numbers."""
 
+REWARD_MEANINGS = {
+    "outcome": "1 at the end if all is right",
+    "dense@end": "what was earned, paid at the end",
+    "dense": "what was earned, paid at each step",
+}
 REWARD_PAIRS = (
     ("dense@end", "outcome", "what content alone explains"),
     ("dense", "dense@end", "what placement adds"),
@@ -97,11 +102,16 @@ def table(panel: Panel, results: Sequence[Result]) -> list[TableRow]:
 
 
 def arm_differences(panel: Panel, results: Sequence[Result]) -> list[Difference]:
-    """Every pair of arms within every cell, AUC and final."""
+    """Every pair of arms within every cell, AUC and final, with the sign of a claim about it."""
+    claimed = {claim.difference for claim in panel.claims}
+    pairs = [
+        (b, a) if f"{b} - {a}" in claimed and f"{a} - {b}" not in claimed else (a, b)
+        for a, b in combinations(panel.arms, 2)
+    ]
     return [
         difference_of(results, (first, cell, on), (second, cell, on), where=cell_text(cell))
         for cell in panel.grid
-        for first, second in combinations(panel.arms, 2)
+        for first, second in pairs
         for on in _MEASURES
     ]
 

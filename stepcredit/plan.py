@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from stepcredit.config import Layered, UserError, content_hash, nearest, override
+from stepcredit.config import Layered, UserError, content_hash, override
+from stepcredit.explain import nearest
 from stepcredit.study import SECTIONS, Cell, Changes, Study, cell_text
 
 NO_STEP_LIMIT = 10**9

@@ -14,7 +14,13 @@ from markupsafe import Markup
 
 from stepcredit import __version__, figure
 from stepcredit.claims import ClaimVerdict, judge
-from stepcredit.findings import Difference, arm_differences, reward_questions, table
+from stepcredit.findings import (
+    REWARD_MEANINGS,
+    Difference,
+    arm_differences,
+    reward_questions,
+    table,
+)
 from stepcredit.results import Result
 from stepcredit.statistics import Interval, digits_of, excludes_zero, number
 from stepcredit.study import Cell, Panel, Study, cell_text
@@ -51,6 +57,7 @@ def write_report(measured: Measured, out: Path) -> list[ClaimVerdict]:
     html = _template().render(
         title=measured.study.file.title,
         facts=_facts(measured),
+        words=_words(measured),
         missing=_missing(measured.results),
         has_claims=any(panel["claims"] for panel in panels),
         figure=base64.b64encode(png).decode(),
@@ -92,7 +99,7 @@ def _panel(measured: Measured, name: str) -> dict[str, Any]:
     questions = reward_questions(panel, results)
     shown = [*arms, *(row for question in questions for row in question.differences)]
     return {
-        "title": panel.title,
+        "title": "" if figure.repeats_title(measured.study.file, panel) else panel.title,
         "metric": panel.metric,
         "axes": list(panel.axes),
         "num_seeds": len(panel.seeds),
@@ -101,7 +108,7 @@ def _panel(measured: Measured, name: str) -> dict[str, Any]:
         "questions": questions,
         "claims": judge(panel, results),
         "scale": _scale(shown),
-        "num_intervals": sum(row.interval is not None and row.interval.n > 1 for row in shown),
+        "num_intervals": sum(row.interval is not None and bool(row.interval.half) for row in shown),
         "tuning": _tuning(measured, name),
         "tuning_seeds": panel.tune.seeds if panel.tune else [],
     }
@@ -181,6 +188,38 @@ def _facts(measured: Measured) -> list[tuple[str, str]]:
         ("CPU", f"{measured.cpu_s / 60:.1f} of {allowed:g} min allowed"),
         ("wall, about", f"{measured.wall_s / measured.num_workers / 60:.1f} min"),
         ("workers", f"{measured.num_workers} on {os.cpu_count()} cores"),
+    ]
+
+
+def _words(measured: Measured) -> list[tuple[str, str]]:
+    """What axes, reward set-ups and columns stand for, for a reader who knows none of them."""
+    axes: dict[str, list[str]] = {}
+    for panel in measured.study.file.panels.values():
+        for axis, labels in panel.axes.items():
+            texts = axes.setdefault(axis, [])
+            texts += [text for text in _axis_texts(axis, labels) if text not in texts]
+    rewards = {str(r.spec.config["env"].get("reward")) for r in measured.results}
+    paid = [f"{name}: {told}" for name, told in REWARD_MEANINGS.items() if name in rewards]
+    return [
+        *((axis, "; ".join(texts)) for axis, texts in axes.items()),
+        *([("reward set-ups", "; ".join(paid))] if paid else []),
+        ("start, final", "the metric on the evaluation tasks, before and after training"),
+        ("AUC", "mean of the metric over sampled tokens, of the training episodes"),
+        (
+            "zero-variance groups",
+            "share of tasks whose samples all earned the same: group baselines learn nothing there",
+        ),
+    ]
+
+
+def _axis_texts(axis: str, labels: Sequence[tuple[Any, Mapping[str, Any]]]) -> list[str]:
+    """The settings that an axis stands for: one key, or what each label of it sets."""
+    if all(list(changes.values()) == [label] for label, changes in labels):
+        keys = dict.fromkeys(key for _, changes in labels for key in changes)
+        return [f"the setting {', '.join(keys)}"]
+    return [
+        f"{label} sets {', '.join(f'{key}={value}' for key, value in changes.items())}"
+        for label, changes in labels
     ]
 
 

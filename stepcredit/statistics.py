@@ -8,11 +8,12 @@ from math import sqrt
 CONFIDENCE = 0.95
 ROUNDING = 1e-9
 """Equal runs differ by rounding alone; that is no difference."""
+NO_SPREAD = "the seeds do not differ: too few to judge"
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` seeds and the half-width of its 95 % t-interval; None below two seeds."""
+    """A mean over `n` seeds and the half-width of its 95 % t-interval; None where there is none."""
 
     mean: float
     half: float | None
@@ -46,9 +47,19 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Interval | None:
-    """Mean of `first - second` over the seeds that both have, with its t-interval."""
+    """Mean of `first - second` over the seeds that both have, with its t-interval.
+
+    Differences that are all equal say nothing of how seeds vary: the interval of no width would be
+    certainty. They have none, unless all are 0.
+    """
     shared = sorted(first.keys() & second.keys())
-    return mean_interval([first[seed] - second[seed] for seed in shared])
+    differences = [first[seed] - second[seed] for seed in shared]
+    found = mean_interval(differences)
+    if found is None or max(differences) - min(differences) > ROUNDING:
+        return found
+    if len(differences) > 1 and abs(found.mean) <= ROUNDING:
+        return Interval(0.0, 0.0, found.n)
+    return Interval(found.mean, None, found.n)
 
 
 def area_under_curve(tokens: Sequence[float], values: Sequence[float]) -> float:
@@ -77,6 +88,11 @@ def excludes_zero(interval: Interval) -> bool:
     return interval.half is not None and abs(interval.mean) - interval.half > ROUNDING
 
 
+def identical(interval: Interval) -> bool:
+    """Whether a paired difference is 0 in each of several seeds."""
+    return interval.mean == 0 and interval.half == 0
+
+
 def within(interval: Interval, margin: float) -> bool:
     """Whether the whole interval lies inside ±margin: equivalence by that margin."""
     return interval.half is not None and abs(interval.mean) + interval.half <= margin
@@ -101,7 +117,8 @@ def digits_of(interval: Interval, bounds: Sequence[float] = ()) -> int:
     No end is rounded onto a bound that it does not touch, 0 among them where it is excluded.
     """
     if interval.low is None or interval.high is None or interval.half is None:
-        return 2
+        there = abs(interval.mean) > ROUNDING
+        return next((d for d in range(2, 6) if there and float(number(interval.mean, d))), 2)
     digits = 2 if interval.half >= 0.02 else 3
     bounds = [0.0, *bounds] if excludes_zero(interval) else bounds
     gaps = [(end, bound) for end in (interval.low, interval.high) for bound in bounds]
@@ -135,17 +152,25 @@ def verdict(
     if difference is None:
         return f"{first} and {second} share no finished seed: nothing can be said"
     if difference.half is None:
-        return f"{first} - {second} = {number(difference.mean)} on one seed: too few to say"
+        shown = f"{first} - {second} = {bracket(difference)}"
+        if difference.n == 1:
+            return f"{shown} on one seed: too few to say"
+        return f"{shown} in each of {difference.n} seeds: {NO_SPREAD}"
     basis = f"paired, n={difference.n}, 95 %"
     parts = []
-    if excludes_zero(difference):
+    if identical(difference):
+        same = f"{first} and {second} give the same here"
+        parts.append(f"identical in every seed (n={difference.n}): {same}")
+    elif excludes_zero(difference):
         upper, lower = (first, second) if difference.mean > 0 else (second, first)
         size = Interval(abs(difference.mean), difference.half, difference.n)
         bounds = bounds if upper == first else [-bound for bound in bounds]
         parts.append(f"{upper} is above {lower} by {bracket(size, bounds)} ({basis})")
     else:
         shown = bracket(difference, bounds)
-        parts.append(f"no difference shown: {first} - {second} = {shown} ({basis})")
+        alike = margin is None or within(difference, margin)
+        told = "no difference shown" if alike else "neither a difference nor equivalence shown"
+        parts.append(f"{told}: {first} - {second} = {shown} ({basis})")
     if margin is not None and within(difference, margin):
         parts.append(f"within ±{exact(margin)}: equivalent by the margin declared before")
     return "; ".join(parts)

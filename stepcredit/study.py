@@ -14,11 +14,11 @@ from stepcredit.config import (
     UserError,
     build,
     load_layers,
-    nearest,
     override,
     parse_override,
     read_mapping,
 )
+from stepcredit.explain import nearest
 
 SECTIONS = ("env", "model", "algo", "rollout", "train")
 INHERITED = ("set", "metric", "arms", "cells", "seeds", "tune")
@@ -194,6 +194,12 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
         UserError: a missing file, an unknown key, or values that do not fit together.
     """
     layer = read_mapping(path)
+    if not layer.values:
+        raise UserError(
+            f"{path}: holds nothing; a study needs "
+            "budget: {sampled_tokens: ..., cpu_hours: ...}, "
+            "seeds: [0, 1] and arms: {name: {algo.preset: ...}} (see studies/quick.yaml)"
+        )
     if is_run(layer.values):
         raise UserError(f"{path}: is the config of one run; use: stepcredit train {path}")
     on_top: Changes = {}

@@ -83,8 +83,8 @@ def unchanged_passes(
 
 
 def checkout_copy(target: Path) -> Path:
-    """The package and its tests, byte code included (it keeps the copies fast)."""
-    for folder in ("stepcredit", "tests", "studies", "examples"):
+    """The package, its tests and pages, byte code included (it keeps the copies fast)."""
+    for folder in ("stepcredit", "tests", "docs", "studies", "examples"):
         if (ROOT / folder).is_dir():
             shutil.copytree(ROOT / folder, target / folder)
     shutil.copy2(ROOT / "pyproject.toml", target)

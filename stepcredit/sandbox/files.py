@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepcredit.sandbox.core import open_sandbox
+from stepcredit.sandbox.judge import Verdict
 
 BATCH = 64
 
@@ -16,9 +17,9 @@ BATCH = 64
 def grade_file(path: str | Path, backend: str = "auto") -> Iterator[dict[str, Any]]:
     """Yield each row {code, tests} with {status, passed, total} added, in the file's order.
 
-    A row that cannot be graded has status "error" and a message that names its line; a row that is
-    not passed has the message of its first test that is not. Raises OSError when the file cannot be
-    read and SandboxUnavailable when there is no jail, before the first row.
+    A row that cannot be graded has status "error" and a message that names its line; the message of
+    a row that is not passed names the first test that is not. Raises OSError when the file cannot
+    be read and SandboxUnavailable when there is no jail, before the first row.
     """
     with open(path, "rb") as file, open_sandbox(backend) as sandbox:
         lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
@@ -31,8 +32,14 @@ def grade_file(path: str | Path, backend: str = "auto") -> Iterator[dict[str, An
                     ((judged),) = next(verdicts)
                     row |= {"status": judged.status, "passed": judged.passed, "total": judged.total}
                     if judged.message:
-                        row["message"] = judged.message
+                        row["message"] = _message(judged)
                 yield row
+
+
+def _message(judged: Verdict) -> str:
+    """Say which test the message of a verdict is about, counted from 1."""
+    place = next((i for i, test in enumerate(judged.tests, 1) if not test.passed), None)
+    return judged.message if place is None else f"test {place}: {judged.message}"
 
 
 def _read(number: int, line: bytes) -> dict[str, Any]:

@@ -87,6 +87,9 @@ def test_a_study_runs_resumes_and_notices_a_changed_config(tmp_path: Path) -> No
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {victim.parent.name}
 
+    _, told = run(tmp_path)
+    assert told.splitlines() == ["all 8 runs are there: the report is written anew"]
+
     done, told = run(tmp_path, "train.eval_every=3", "seeds=[0]")
     assert done.num_runs == 4 and "finished before" not in told
     assert len(finish_times(out)) == 8 + 4
@@ -151,7 +154,7 @@ def test_a_folder_of_something_else_or_none_at_all_is_refused(tmp_path: Path) ->
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     (blocked / "out").write_text("a file")
-    with pytest.raises(UserError, match=r"out: cannot be written: .*; pass another folder"):
+    with pytest.raises(UserError, match=r"out: is a file, must be a folder; pass another"):
         run(blocked)
 
 

@@ -10,11 +10,11 @@ from stepcredit.config import (
     content_hash,
     dump,
     load_layers,
-    nearest,
     override,
     parse_override,
     with_overrides,
 )
+from stepcredit.explain import nearest
 from tests.face.fakes import FakeConfig
 
 

@@ -36,14 +36,18 @@ def result(arm: str, cell: Cell, seed: int, auc: float | None, reason: str = "")
 
 
 def measured() -> list[Result]:
-    """dense@end is .2 above outcome and dense .1 above that at T = 16; at T = 4 nothing differs."""
+    """dense@end is .2 above outcome and dense .1 above that at T = 16; at T = 4 nothing differs.
+
+    Each cell has a wobble of its own, too small to be seen: no pair differs by one number.
+    """
     level = {"outcome": 0.2, "dense@end": 0.4, "dense": 0.5}
     rows = []
     for turns in (4, 16):
         for reward in REWARDS:
             cell: Cell = (("turns", turns), ("reward", reward))
+            wobble = 1e-6 * (REWARDS.index(reward) + 3 * (turns == 16))
             for seed, noise in enumerate(NOISE):
-                mean = 0.8 if turns == 4 else level[reward]
+                mean = (0.8 if turns == 4 else level[reward]) + wobble * (seed - 1)
                 rows.append(result("grpo", cell, seed, mean + noise))
                 rows.append(result("ppo", cell, seed, mean + 2 * noise))
     return rows
@@ -67,6 +71,20 @@ def test_arms_are_compared_within_each_cell_only() -> None:
     assert {row.where for row in rows} >= {"turns = 4, reward = outcome"}
     assert all(row.label == "ppo - grpo" for row in rows)
     assert all(row.sentence.startswith("no difference shown") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "label"),
+    [
+        (["grpo - ppo"], "grpo - ppo"),
+        (["ppo - grpo"], "ppo - grpo"),
+        (["grpo - ppo", "ppo - grpo"], "ppo - grpo"),
+    ],
+)
+def test_the_table_has_the_sign_of_the_claim(claimed: list[str], label: str) -> None:
+    claims = [{"difference": difference} for difference in claimed]
+    rows = arm_differences(panel(*claims), measured())
+    assert {row.label for row in rows} == {label}
 
 
 def test_a_missing_seed_shrinks_n_and_is_told_in_the_table() -> None:
@@ -239,3 +257,32 @@ def test_a_list_is_a_choice_at_each_of_the_other_places() -> None:
     (there,) = judge(panel(claim | {"at": {"arm": ["ppo", "grpo"], "turns": 16}}), measured())
     (either,) = judge(panel(claim | {"at": {"arm": ["ppo"], "turns": [4, 16]}}), measured())
     assert there.met is True and either.met is True
+
+
+def paid_alike(shift: float) -> list[Result]:
+    """ppo is above grpo by `shift` in each of two seeds, in the only cell."""
+    cell: Cell = (("turns", 4), ("reward", "dense"))
+    pairs = [(0, 0.125), (1, 0.5)]
+    grpo = [result("grpo", cell, seed, auc) for seed, auc in pairs]
+    return grpo + [result("ppo", cell, seed, auc + shift) for seed, auc in pairs]
+
+
+@pytest.mark.parametrize(
+    ("expectation", "shift", "met", "reason"),
+    [
+        ({}, 0.25, False, "the seeds do not differ: too few to judge"),
+        ({"expect": "above_zero"}, 0.25, False, "the seeds do not differ: too few to judge"),
+        ({"expect": "within", "margin": 0.5}, 0.25, False, "the seeds do not differ: too few to"),
+        ({"expect": "at_least", "margin": 0.1}, 0.25, False, "the seeds do not differ: too few to"),
+        ({}, 0.0, False, "the difference is 0 in every seed"),
+        ({"expect": "above_zero"}, 0.0, False, "the difference is 0 in every seed"),
+        ({"expect": "within", "margin": 0.1}, 0.0, True, ""),
+    ],
+)
+def test_seeds_that_do_not_differ_meet_no_claim(
+    expectation: dict[str, Any], shift: float, met: bool, reason: str
+) -> None:
+    place = {"turns": 4, "reward": "dense"}
+    claim = {"difference": "ppo - grpo", "at": place, **expectation}
+    (verdict,) = judge(panel(claim), paid_alike(shift))
+    assert verdict.met is met and reason in verdict.reason

@@ -57,6 +57,9 @@ def test_report_is_one_self_contained_page(tmp_path: Path) -> None:
     assert re.search(r"<b>not met: the (upper|lower) end -?\.\d+ is beyond -?\.001</b>", html)
     assert "of 18 min allowed" in html
     assert '<td class="name">ppo_step - grpo</td>' in html
+    assert "<dt>reward:</dt> <dd>the setting env.reward</dd>" in html
+    paid = "outcome: 1 at the end if all is right; dense: what was earned, paid at each step"
+    assert paid in html and "dense@end:" not in html.split("</dl>")[0]
     assert "One trajectory of panel study, reward = dense, arm ppo_step, seed 0," in html
     assert "grey was not sampled" in html and "<code>&lt;e&gt;</code> ends a turn" in html
 
@@ -65,7 +68,7 @@ def test_a_difference_has_the_same_digits_in_its_column_and_in_its_sentence(tmp_
     done, _ = run(tmp_path, "seeds=[0, 1, 2]")
     html = (done.out / "report.html").read_text()
     rows = re.findall(
-        r'<td class="num">(-?[\d.]+)</td>\n<td><svg.*?</svg></td><td>(.*?)</td>', html
+        r'<td class="num">(-?[\d.]+)</td>\n<td><svg.*?</svg></td><td class="says">(.*?)</td>', html
     )
     assert len(rows) == 8
     for column, sentence in rows:
@@ -139,6 +142,38 @@ def test_a_failing_credit_page_does_not_lose_the_report(
     assert "failed: KeyError: " in (done.out / "report.html").read_text()
 
 
+def test_a_labelled_axis_says_what_each_label_sets(tmp_path: Path) -> None:
+    cells = "cells: {kappa: {0: {env.x: 0}, 16: {env.x: 16, train.eval_every: 4}}}"
+    text = STUDY.replace("cells: {env.reward: [outcome, dense]}", cells)
+    done, _ = run(tmp_path, "seeds=[0]", text=text)
+    html = (done.out / "report.html").read_text()
+    assert "<dt>kappa:</dt> <dd>0 sets env.x=0; 16 sets env.x=16, train.eval_every=4</dd>" in html
+
+
+def test_a_study_without_a_title_prints_its_name_once(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, "seeds=[0]", text=STUDY.replace("title: Doors\n", "") + CLAIMS)
+    html = (done.out / "report.html").read_text()
+    assert len(re.findall(r"<h\d[^>]*>study</h\d>", html)) == 1
+    assert "<h2>Every arm in every cell</h2>" in html
+
+
+def test_the_figure_says_what_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[str] = []
+    save = Figure.savefig
+
+    def saved(figure: Figure, *args: object, **options: object) -> None:
+        legend = figure.subfigs[0].legends[0]
+        drawn.extend([legend.get_title().get_text(), *(t.get_text() for t in legend.get_texts())])
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    run(tmp_path, "seeds=[0]")
+    assert drawn[0].startswith("curves: sampled training episodes, mean over seeds")
+    assert drawn[1:] == ["ppo_step", "grpo", "start, on evaluation tasks"]
+
+
 def test_arms_keep_their_colour_in_every_panel() -> None:
     arms = [{"a": {}, "b": {}}, {"c": {}, "a": {}}]
     panels = {str(i): {"title": "", "seeds": [0], "arms": mine} for i, mine in enumerate(arms)}
@@ -182,6 +217,27 @@ def test_tokens_are_escaped_coloured_and_rewards_marked() -> None:
     assert 'class="minus" title="reward -1 arrived here">-1</b>' in html
     # the masked 9.0 must not set the scale
     assert "-2.00" in html and "+2.00" in html and "9.0" not in html
+
+
+def test_the_numbers_of_a_row_stand_below_it() -> None:
+    html = render_credit(
+        [
+            row(
+                tokens=["p", "<", "b", "c", "o", "d"],
+                action_mask=[False, True, True, True, False, True],
+                rewards=[0.0] * 6,
+                advantages=[None, 0.5, 0.5, -1.0, None, -1.0],
+            )
+        ]
+    )
+    listed = re.findall(r"<li><code>(.*?)</code> (.*?)</li>", html)
+    told = ["advantage +0.500", "advantage -1.000", "advantage -1.000"]
+    assert listed == list(zip(["&lt;b", "c", "d"], told, strict=True))
+    alike = row(action_mask=[True, False, True], advantages=[0.5, None, 0.5])
+    assert "<li>every token of the policy: advantage +0.500</li>" in render_credit([alike])
+    many = [float(i) for i in range(500)]
+    long = row(tokens=["x"] * 500, action_mask=[True] * 500, rewards=[0.0] * 500, advantages=many)
+    assert "<summary>500 numbers</summary>" in render_credit([long])
 
 
 def test_colours_diverge_from_white() -> None:

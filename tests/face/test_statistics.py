@@ -44,10 +44,31 @@ def test_paired_difference_uses_shared_seeds_only() -> None:
 
 
 def test_pairing_removes_what_seeds_share() -> None:
-    first = {seed: 0.1 * seed + 0.05 for seed in range(5)}
+    first = {seed: 0.1 + 0.1 * seed + 1e-6 * (seed % 2) for seed in range(5)}
     second = {seed: 0.1 * seed for seed in range(5)}
     found = paired_difference(first, second)
-    assert found is not None and found.half is not None and found.half < 1e-9
+    assert found is not None and found.half is not None and found.half < 1e-5
+
+
+def test_equal_differences_have_no_interval() -> None:
+    found = paired_difference({0: 0.172, 1: 0.547}, {0: 0.125, 1: 0.5})
+    assert found is not None and found.half is None and found.n == 2
+    assert isclose(found.mean, 0.047)
+    assert not excludes_zero(found) and not within(found, 5)
+    told = "A - B = .05 in each of 2 seeds: the seeds do not differ: too few to judge"
+    assert verdict("A", "B", found, 5) == told
+    # a difference that is there is not written as none
+    assert " = .0004 in each of 3 seeds" in verdict("A", "B", Interval(0.0004, None, 3))
+
+
+def test_no_difference_in_any_seed_is_told_as_such() -> None:
+    found = paired_difference({0: 0.3, 1: 0.1 + 0.2}, {0: 0.3, 1: 0.3})
+    assert found == Interval(0.0, 0.0, 2)
+    told = "identical in every seed (n=2): A and B give the same here"
+    assert verdict("A", "B", found) == told
+    assert verdict("A", "B", found, 0.1).startswith(f"{told}; within ±.10: equivalent")
+    single = paired_difference({0: 0.3}, {0: 0.3})
+    assert single is not None and "on one seed: too few" in verdict("A", "B", single)
 
 
 def test_area_by_hand() -> None:
@@ -129,7 +150,9 @@ def test_equivalence_needs_the_whole_interval_inside_a_declared_margin() -> None
         "within ±.03: equivalent by the margin declared before"
     )
     assert "equivalent" not in verdict("A", "B", near)
-    assert "equivalent" not in verdict("A", "B", Interval(0.01, 0.04, 5), 0.03)
+    wide = verdict("A", "B", Interval(0.01, 0.04, 5), 0.03)
+    assert wide.startswith("neither a difference nor equivalence shown: A - B = .01 [-.03, .05]")
+    assert "equivalent by" not in wide
 
 
 def test_one_seed_never_shows_anything() -> None:
