@@ -70,6 +70,11 @@ class Batch:
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{k: v[index] for k, v in parts.items() if v is not None})
 
+    def largest(self) -> Tensor:
+        """Return the largest reward or value of a policy token, in size. []."""
+        numbers = [self.rewards] if self.values is None else [self.rewards, self.values]
+        return torch.stack([x[self.action_mask].abs().max() for x in numbers]).max()
+
     def __len__(self) -> int:
         """Return B."""
         return len(self.input_ids)

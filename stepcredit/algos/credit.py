@@ -72,10 +72,12 @@ def to_tokens(x: Tensor, segment: Tensor) -> Tensor:
 # --- statistics, all in double precision ----------------------------------------------------
 
 
-def moments(x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, owner: Tensor, size: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean and the standard deviation (n - 1) of each entry's owner. [N], [N].
 
-    The deviation is infinite for an owner whose values do not differ (see `FLAT`).
+    The deviation is infinite for an owner whose values do not differ (see `FLAT`). `size` [N] says
+    how large the numbers were that each entry was added up from: what they leave behind when they
+    cancel is rounding.
     """
     x = x.double()
     groups = int(owner.max().item()) + 1 if len(owner) else 0
@@ -83,19 +85,20 @@ def moments(x: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
     mean = x.new_zeros(groups).index_add(0, owner, x) / count.clamp(min=1)
     squares = x.new_zeros(groups).index_add(0, owner, (x - mean[owner]) ** 2)
     std = (squares / (count - 1).clamp(min=1)).sqrt()  # [groups]
-    largest = x.new_zeros(groups).scatter_reduce(0, owner, x.abs(), "amax")  # [groups]
+    size = (x if size is None else size.to(x.dtype)).abs()
+    largest = x.new_zeros(groups).scatter_reduce(0, owner, size, "amax")  # [groups]
     return mean[owner], torch.where(std <= FLAT * largest, torch.inf, std)[owner]
 
 
-def centre(x: Tensor, owner: Tensor) -> Tensor:
+def centre(x: Tensor, owner: Tensor, size: Tensor | None = None) -> Tensor:
     """Subtract the owner's mean; exactly 0 for an owner whose values do not differ. [N]."""
-    mean, std = moments(x, owner)
+    mean, std = moments(x, owner, size)
     return masked(x.double() - mean, std.isfinite())
 
 
-def standardise(x: Tensor, owner: Tensor) -> Tensor:
+def standardise(x: Tensor, owner: Tensor, size: Tensor | None = None) -> Tensor:
     """Subtract the owner's mean and divide by its standard deviation (n - 1), 0 where flat. [N]."""
-    return centre(x, owner) / moments(x, owner)[1]
+    return centre(x, owner, size) / moments(x, owner, size)[1]
 
 
 def one_owner(x: Tensor) -> Tensor:
@@ -103,11 +106,15 @@ def one_owner(x: Tensor) -> Tensor:
     return torch.zeros(len(x), dtype=torch.int64, device=x.device)
 
 
-def whiten(x: Tensor, mask: Tensor) -> Tensor:
-    """Centre and scale `x` over the masked tokens of the whole batch; 0 elsewhere. [B, T]."""
+def whiten(x: Tensor, mask: Tensor, *, size: Tensor | None = None) -> Tensor:
+    """Centre and scale `x` over the masked tokens of the whole batch; 0 elsewhere. [B, T].
+
+    `size` [] is the largest of the numbers that `x` was made of, see `moments`.
+    """
     kept = x[mask]  # [N]
     out = torch.zeros_like(x)  # [B, T]
-    out[mask] = standardise(kept, one_owner(kept)).to(x.dtype)
+    sizes = None if size is None else size.expand_as(kept)
+    out[mask] = standardise(kept, one_owner(kept), sizes).to(x.dtype)
     return out
 
 

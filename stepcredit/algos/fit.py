@@ -7,11 +7,16 @@ import gymnasium as gym
 import numpy as np
 
 from stepcredit.algos.algorithm import Algorithm, MonteCarlo
+from stepcredit.algos.batch import Batch
+from stepcredit.algos.credit import Credit
 from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.settings import RunConfig
 from stepcredit.envs import Env
 from stepcredit.envs.bounded import call_all
 from stepcredit.envs.registry import make
+
+TASKS_PLAYED = 32
+"""Tasks in which an environment may show that it judges steps."""
 
 
 def check_fit(config: RunConfig, algorithm: Algorithm) -> None:
@@ -67,6 +72,18 @@ def check_env_fit(config: RunConfig, algorithm: Algorithm) -> None:
             )
 
 
+def check_credit(credit: Credit, batch: Batch, algorithm: Algorithm) -> None:
+    """Raise TrainingError where an estimator of the user's own leaves out what is needed."""
+    found, expected = list(credit.advantages.shape), list(batch.rewards.shape)
+    if found != expected:
+        raise TrainingError(f"advantages {found}: must be {expected}, one number for each token")
+    if algorithm.critic and (credit.returns is None or credit.value_mask is None):
+        raise TrainingError(
+            "the algorithm has a critic, so its advantage must say what the critic should learn: "
+            "return Credit(advantages, returns, value_mask), or compose it without a baseline"
+        )
+
+
 def notes(config: RunConfig, algorithm: Algorithm) -> list[str]:
     """Return what a user should know of these settings before the run starts."""
     if algorithm.reads == "total" and config.env.reward == "dense":
@@ -78,16 +95,19 @@ def notes(config: RunConfig, algorithm: Algorithm) -> list[str]:
 
 
 def _judges_steps(config: RunConfig, env: gym.Env[object, str]) -> bool:
-    """Play one action and look whether the environment splits its reward."""
+    """Play some tasks and look whether the environment ever splits its reward."""
 
-    def play() -> bool:
-        env.reset(seed=0)
+    def judges(number: int) -> bool:
+        env.reset(seed=number)
         own = env.unwrapped
         if hasattr(own, "demonstration"):
-            action = own.demonstration(np.random.default_rng(0))
+            action = own.demonstration(np.random.default_rng(number))
         else:
             action = own.gold() if hasattr(own, "gold") else ""
         return "step_rewards" in env.step(action)[4]
+
+    def play() -> bool:
+        return any(judges(number) for number in range(TASKS_PLAYED))
 
     (outcome,) = call_all([play], timeout_s=config.rollout.env_timeout_s)
     # An environment that fails here is counted and named by the rollout.

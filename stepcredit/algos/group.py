@@ -37,11 +37,11 @@ def group_outcome(
     deviation (n - 1) of the group's returns, of the whole batch's, or by nothing, as in Dr. GRPO
     (arXiv:2503.20783) and DPPO. Splitting a step changes nothing.
     """
-    returns = _row_returns(rewards, action_mask)  # [B]
-    advantages = centre(returns, group_index)  # [B]
+    returns, size = _row_returns(rewards, action_mask)  # [B]
+    advantages = centre(returns, group_index, size)  # [B]
     if scale_rewards != "none":
         pool = group_index if scale_rewards == "group" else one_owner(returns)
-        advantages = advantages / moments(returns, pool)[1]
+        advantages = advantages / moments(returns, pool, size)[1]
     return _broadcast(advantages, rewards, action_mask)
 
 
@@ -51,7 +51,8 @@ def leave_one_out(rewards: Tensor, action_mask: Tensor, group_index: Tensor) -> 
     Splitting a step changes nothing.
     """
     count = torch.bincount(group_index)[group_index].double()  # [B]
-    centred = centre(_row_returns(rewards, action_mask), group_index)  # [B]
+    returns, size = _row_returns(rewards, action_mask)  # [B]
+    centred = centre(returns, group_index, size)  # [B]
     return _broadcast(centred * count / (count - 1).clamp(min=1), rewards, action_mask)
 
 
@@ -151,11 +152,12 @@ def mt_grpo(
     number in the group that are not their row's last (whose reward the outcome already tells).
     Where in its turn a reward lies does not matter.
     """
-    turn, turn_rewards, exists = _turns(rewards, action_mask, turn_ids)
+    turn, turn_rewards, size, exists = _turns(rewards, action_mask, turn_ids)
     number = torch.arange(exists.shape[1], device=exists.device).expand_as(turn_rewards)  # [B, K]
     before_last = exists & (number < turn.max(1, keepdim=True).values)  # [B, K]
     owner = _owners(group_index, number, before_last)  # [N]
-    by_turn = _scatter(standardise(turn_rewards[before_last], owner), before_last)  # [B, K]
+    normalised = standardise(turn_rewards[before_last], owner, size[before_last])  # [N]
+    by_turn = _scatter(normalised, before_last)  # [B, K]
     outcome = standardise(outcomes, group_index)[:, None]  # [B, 1]
     advantages = masked(outcome + turn_coef * to_tokens(by_turn, turn), action_mask)  # [B, T]
     return Credit(advantages.to(rewards.dtype))
@@ -179,15 +181,17 @@ def gigpo(
     divides both parts by their standard deviations (n - 1). Where in its turn a reward lies does
     not matter.
     """
-    turn, turn_rewards, exists = _turns(rewards, action_mask, turn_ids)
+    turn, turn_rewards, size, exists = _turns(rewards, action_mask, turn_ids)
     first = starts_segment(turn, action_mask)  # [B, T]
     state = per_segment(masked(state_index, first), turn)  # [B, K]
     to_come = returns_to_go(turn_rewards, exists, gamma=gamma)  # [B, K]
+    size = returns_to_go(size, exists, gamma=gamma)  # [B, K]
     known = exists & (state >= 0)  # [B, K]
     owner = _owners(group_index, state, known)  # [N]
     compare = standardise if scale == "group" else centre
-    by_turn = _scatter(compare(to_come[known], owner), known)  # [B, K]
-    episode = compare(_row_returns(rewards, action_mask), group_index)[:, None]  # [B, 1]
+    by_turn = _scatter(compare(to_come[known], owner, size[known]), known)  # [B, K]
+    returns, row_size = _row_returns(rewards, action_mask)  # [B]
+    episode = compare(returns, group_index, row_size)[:, None]  # [B, 1]
     advantages = masked(episode + step_coef * to_tokens(by_turn, turn), action_mask)  # [B, T]
     return Credit(advantages.to(rewards.dtype))
 
@@ -195,8 +199,10 @@ def gigpo(
 # --- parts --------------------------------------------------------------------------------------
 
 
-def _row_returns(rewards: Tensor, action_mask: Tensor) -> Tensor:
-    return masked(rewards, action_mask).double().sum(1)  # [B]
+def _row_returns(rewards: Tensor, action_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's reward in all, and the size of what was added up. [B], [B]."""
+    paid = masked(rewards, action_mask).double()  # [B, T]
+    return paid.sum(1), paid.abs().sum(1)
 
 
 def _broadcast(advantages: Tensor, rewards: Tensor, action_mask: Tensor) -> Credit:
@@ -211,11 +217,17 @@ def _steps(rewards: Tensor, action_mask: Tensor, step_end: Tensor) -> tuple[Tens
     return segment, per_segment(rewards.double(), segment), judged
 
 
-def _turns(rewards: Tensor, action_mask: Tensor, turn_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the turn of each policy token [B, T], and each turn's reward and existence [B, K]."""
+def _turns(
+    rewards: Tensor, action_mask: Tensor, turn_ids: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the turn of each policy token [B, T], and each turn's reward, size, existence [B, K].
+
+    The size is that of the rewards that were added up.
+    """
     turn = torch.where(action_mask, turn_ids, -1)
     exists = per_segment(action_mask.long(), turn) > 0
-    return turn, per_segment(rewards.double(), turn), exists
+    paid = rewards.double()
+    return turn, per_segment(paid, turn), per_segment(paid.abs(), turn), exists
 
 
 def _owners(group_index: Tensor, label: Tensor, where: Tensor) -> Tensor:

@@ -24,4 +24,5 @@ def kept_groups(groups: Sequence[Group], min_members: int) -> list[Group]:
 def flat(group: Group) -> bool:
     """Say whether the returns of the live members are equal, up to rounding (see `FLAT`)."""
     returns = [t.ret for t in live(group)]
-    return float(np.std(returns, ddof=1)) <= FLAT * max(map(abs, returns)) if returns[1:] else True
+    largest = max((float(np.abs(t.rewards).sum()) for t in live(group)), default=0.0)
+    return float(np.std(returns, ddof=1)) <= FLAT * largest if returns[1:] else True

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from stepcredit.algos.trust import ratio
 
+ROUNDING = 1e-5
+"""Nats by which two readings of one policy may differ: the sampler's, token by token, and the
+trainer's, all tokens at once. Single precision leaves a tenth of that."""
+
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """Return log pi - log pi_ref of the sampled token: unbiased for the KL, may be negative.

@@ -79,7 +79,8 @@ class AlgoSettings(OpenSettings):
     """Samples of each task; group baselines need at least 2."""
     learning_rate: float = Field(3e-4, gt=0)
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rates rise linearly; Adam's first steps are its roughest."""
+    """First steps of each network over which its learning rate rises linearly; Adam's first steps
+    are its roughest."""
     max_grad_norm: float = Field(1.0, gt=0)
     truncation: Literal["none", "bootstrap", "mask", "penalty"] = "none"
     """An episode cut off by a limit that the task does not state: ends like any other, goes on by

@@ -18,7 +18,7 @@ from stepcredit.algos.baseline import branch_points, sampled_values
 from stepcredit.algos.batch import Batch, live, pack
 from stepcredit.algos.credit import Credit, whiten
 from stepcredit.algos.errors import TrainingError
-from stepcredit.algos.fit import check_env_fit, check_fit
+from stepcredit.algos.fit import check_credit, check_env_fit, check_fit
 from stepcredit.algos.groups import select
 from stepcredit.algos.kl import adapted
 from stepcredit.algos.presets import build
@@ -155,12 +155,15 @@ def learn(run: Run, groups: list[Group], step: int) -> tuple[list[Group], dict[s
         batch = with_reference(batch, run.reference, temperature, micro)
     batch, found = _valued(run, batch, groups, step)
     kl_is_paid = algorithm.kl is not None and algorithm.kl.place == "reward"
-    credit = algorithm.advantage(kl_in_reward(batch, beta) if kl_is_paid else batch)
-    used = whiten(credit.advantages, batch.loss_mask)
+    paid = kl_in_reward(batch, beta) if kl_is_paid else batch
+    credit = algorithm.advantage(paid)
+    check_credit(credit, batch, algorithm)
+    used = whiten(credit.advantages, batch.loss_mask, size=paid.largest())
     batch = replace(batch, advantages=used if algorithm.whiten_advantages else credit.advantages)
     shuffle = torch.Generator().manual_seed(derive_seed(train.seed, "shuffle", step))
-    _set_learning_rates(run, min(1.0, step / max(1, algo.warmup_steps)))
-    if step > (algorithm.critic.pretrain_steps if algorithm.critic else 0):
+    alone = algorithm.critic.pretrain_steps if algorithm.critic else 0
+    _set_learning_rates(run, step, alone)
+    if step > alone:
         found |= update_policy(
             run.learner.policy,
             run.learner.optimizer,
@@ -234,12 +237,14 @@ def _refresh_reference(run: Run, step: int) -> None:
         run.reference.load_state_dict(run.learner.policy.state_dict())
 
 
-def _set_learning_rates(run: Run, share: float) -> None:
+def _set_learning_rates(run: Run, step: int, alone: int) -> None:
+    """Let each network's rate rise over its own first steps; the critic has `alone` to itself."""
+    over = max(1, run.config.algo.warmup_steps)
     for group in run.learner.optimizer.param_groups:
-        group["lr"] = share * run.config.algo.learning_rate
+        group["lr"] = min(1.0, max(0, step - alone) / over) * run.config.algo.learning_rate
     if run.algorithm.critic is not None and run.learner.critic_optimizer is not None:
         for group in run.learner.critic_optimizer.param_groups:
-            group["lr"] = share * run.algorithm.critic.learning_rate
+            group["lr"] = min(1.0, step / over) * run.algorithm.critic.learning_rate
 
 
 def _rollout(

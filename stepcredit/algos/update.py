@@ -13,7 +13,7 @@ from stepcredit.algos.algorithm import Algorithm, Critic
 from stepcredit.algos.batch import Batch
 from stepcredit.algos.credit import Credit, explained_variance, masked
 from stepcredit.algos.errors import TrainingError
-from stepcredit.algos.kl import k1, k3
+from stepcredit.algos.kl import ROUNDING, k1, k3
 from stepcredit.algos.losses import value_loss
 from stepcredit.algos.weights import token_mean
 
@@ -54,9 +54,14 @@ def with_reference(
 
 
 def kl_in_reward(batch: Batch, beta: float) -> Batch:
-    """Subtract beta x k1 from each policy token's reward (arXiv:2203.02155, eq. 2)."""
+    """Subtract beta x k1 from each policy token's reward (arXiv:2203.02155, eq. 2).
+
+    Differences within `ROUNDING` cost nothing: whitened, they would be advantages where a policy
+    that still is its own reference has earned nothing yet.
+    """
     assert batch.ref_logprobs is not None
-    penalty = beta * masked(k1(batch.old_logprobs, batch.ref_logprobs), batch.action_mask)
+    gap = masked(k1(batch.old_logprobs, batch.ref_logprobs), batch.action_mask)  # [B, T]
+    penalty = beta * masked(gap, gap.abs() > ROUNDING)
     return replace(batch, rewards=batch.rewards - penalty)
 
 

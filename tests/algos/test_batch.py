@@ -81,6 +81,12 @@ def test_a_reward_that_is_no_number_excludes_its_sample_alone() -> None:
     assert not flat(group)
 
 
+def test_a_group_whose_rewards_cancel_is_flat() -> None:
+    # .1 + .2 - .3 is 6e-17, not 0.
+    paid = [[0.1, 0.2, -0.3], [0.0, 0.0, 0.0]]
+    assert flat(Group("g", tuple(trajectory("0111", dict(enumerate(p, start=1))) for p in paid)))
+
+
 def test_flat_groups_are_left_out_where_the_algorithm_says_so() -> None:
     lost = trajectory("01", {1: 5.0}, status="error")
     same = Group("a", (trajectory("01", {1: 0.7}), lost, trajectory("01", {1: 0.7 + 1e-9})))

@@ -81,6 +81,18 @@ def test_whiten_reads_policy_tokens_alone() -> None:
     assert listed(got[0]) == pytest.approx([-(0.5**0.5), 0, 0.5**0.5])
 
 
+def test_what_numbers_left_behind_when_they_cancelled_is_flat() -> None:
+    # .1 + .2 - .3 in single precision is -7e-9, not 0; numbers of .6 in all were added.
+    x = torch.tensor([0.1 + 0.2 - 0.3, -7.5e-9, 0.0, 7.5e-9])
+    size = torch.full((4,), 0.6)
+    assert standardise(x, one_owner(x))[1] < -0.5
+    assert not standardise(x, one_owner(x), size).any()
+    assert not centre(x, one_owner(x), size).any()
+    mask = torch.ones(1, 4).bool()
+    assert whiten(x[None], mask).abs().max() > 0.5
+    assert not whiten(x[None], mask, size=torch.tensor(0.6)).any()
+
+
 def test_explained_variance_by_hand() -> None:
     returns = torch.tensor([0.0, 2.0, 4.0])  # variance 8/3
     # Errors 0, 1, 2: variance 2/3. A constant shift is no variance.

@@ -16,9 +16,11 @@ from stepcredit.algos.group import (
     reinforce_plus_plus_baseline,
 )
 from tests.algos import reference
-from tests.algos.estimators import GROUP, SEEDS, assert_agrees, listed, marks, numbers, rows
+from tests.algos.estimators import ALL, GROUP, SEEDS, assert_agrees, listed, marks, numbers, rows
 
 HALF = math.sqrt(0.5)
+PER_STEP = {"group_process", "process_returns", "process_positions"}
+"""Compare steps one by one, so that nothing has cancelled yet."""
 
 # --- one number per row -----------------------------------------------------------------------
 
@@ -136,6 +138,26 @@ def test_rounding_in_single_precision_is_no_advantage(value: float, name: str) -
         outcomes=rewards[:, -1],
     )
     assert (GROUP[name](c, 0.9, 0.9).advantages == 0).all()
+
+
+@pytest.mark.parametrize("name", sorted({*GROUP, "group_outcome, batch"} - PER_STEP))
+def test_rewards_that_cancel_are_no_advantage(name: str) -> None:
+    # .1 + .2 - .3 is -7e-9 in single precision, and nobody earned anything in all.
+    rewards = rows([0.1, 0.2, -0.3, 0], [0] * 4, [0.3, -0.3, 0, 0], [0] * 4).float()
+    zeros = torch.zeros(4, 4, dtype=torch.int64)
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    c = reference.Case(
+        rewards=rewards,
+        values=rewards,
+        mask=mask,
+        ends=mask,
+        turns=torch.tensor([0, 0, 0, 1]).expand(4, 4),
+        states=zeros,
+        group=zeros[:, 0],
+        final=torch.zeros(4),
+        outcomes=torch.zeros(4),
+    )
+    assert (ALL[name](c, 1.0, 1.0).advantages == 0).all()
 
 
 def test_small_but_real_differences_are_kept() -> None:

@@ -81,6 +81,17 @@ def test_settings_reach_the_trust_region(
             {"beta": 0.1, "kl_loss_coef": 0.2},
             "algo.kl_loss_coef=0.2: the same as algo.beta",
         ),
+        (
+            "grpo",
+            {"kl_loss_coef": 0.2, "beta": 0.1},
+            "algo.beta=0.1: the same as algo.kl_loss_coef; give one of them",
+        ),
+        ("ppo", {"beta": 0, "target_kl": 1}, "algo.target_kl=1.0: there is no KL"),
+        ("vapo", {"target_kl": 1}, "algo.target_kl=1.0: there is no KL"),
+        (f"{__name__}:failing", {"problem": "key"}, "failing: cannot be called (KeyError: 'key')"),
+        (f"{__name__}:failing", {"problem": "exit"}, "failing: cannot be called (SystemExit: 3)"),
+        (f"{__name__}:refusing", {}, "algo.epsilon=-1: Input should be greater than 0"),
+        (":f", {}, "algo.preset=:f: cannot be called (ValueError: Empty module name)"),
         ("nowhere_at_all:f", {}, "nowhere_at_all"),
         ("math:no_such_function", {}, "no_such_function"),
         ("math:sqrt", {}, "math:sqrt"),
@@ -94,6 +105,16 @@ def test_what_is_refused(preset: str, settings: dict[str, object], says: str) ->
 
 def custom(epsilon: float = 0.3) -> Algorithm:
     return build("grpo", {"epsilon": epsilon})
+
+
+def failing(problem: str) -> Algorithm:
+    if problem == "exit":
+        raise SystemExit(3)
+    raise KeyError(problem)
+
+
+def refusing() -> Algorithm:
+    return build("grpo", {"epsilon": -1})
 
 
 def test_a_function_of_the_users_own() -> None:

@@ -7,17 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from stepcredit.agents.trajectory import load_trajectories
 from stepcredit.algos import ALGORITHMS, train
+from stepcredit.algos.algorithm import Algorithm
+from stepcredit.algos.credit import Credit
 from stepcredit.algos.errors import TrainingError
+from stepcredit.algos.fit import check_env_fit
+from stepcredit.algos.presets import build
 from stepcredit.algos.settings import AlgoSettings, EnvSettings, RunConfig
-from stepcredit.envs import Env, register
+from stepcredit.envs import Env, StepReward, register
 
 TIMES = ("wall_s", "cpu_s")
 
@@ -302,6 +308,92 @@ def test_the_kl_coefficient_follows_its_target(tmp_path: Path) -> None:
         assert after["objective/kl_coef"] == pytest.approx(expected)
 
 
+class Same(Env):
+    """Pays the same in every turn, whatever is said."""
+
+    alphabet = "ab"
+
+    def __init__(self, pay: float = 0.0, turns: int = 3):
+        self.pay, self.turns = pay, turns
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.turn = 0
+        return "a", {}
+
+    def step(self, action: str) -> Any:
+        self.turn += 1
+        ended = self.turn == self.turns
+        return "" if ended else "b", self.pay, ended, False, {"outcome": 0.5} if ended else {}
+
+    def demonstration(self, rng: Any) -> str:
+        return str(rng.choice(["a", "b"]))
+
+
+register("test/Same-v0", Same)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "env"),
+    [
+        # .1 seven times over: V(after) + .1 - V(before) is rounding.
+        ("vineppo", {"num_continuations": 2, "beta": 0.0}, {"pay": 0.1, "turns": 7}),
+        # Nobody earns anything, and the policy still is its own reference.
+        ("vineppo", {"num_continuations": 2}, {}),
+        ("ppo", {}, {}),
+        ("ppo_turn", {}, {}),
+        ("reinforce_plus_plus", {}, {}),
+        ("reinforce_plus_plus_baseline", {}, {}),
+    ],
+)
+def test_rounding_is_not_whitened_into_advantages(
+    preset: str, changes: dict[str, Any], env: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = config(algo={"preset": preset} | changes, train={"steps": 1})
+    same = EnvSettings.model_validate({"id": "test/Same-v0", "reward": "dense"} | env)
+    train(settings.model_copy(update={"env": same}), tmp_path / "run")
+    assert log(tmp_path / "run")[1]["grad_norm"] == 0
+
+
+def rates(folder: Path, **settings: Any) -> list[float]:
+    """The policy's and the critic's learning rate in the last step of a run."""
+    train(config(**settings), folder)
+    (found,) = folder.glob("checkpoints/step-*/optimizers.pt")
+    kept = torch.load(found, weights_only=True)
+    return [kept[whose]["param_groups"][0]["lr"] for whose in ("policy", "critic")]
+
+
+def test_each_network_warms_up_in_its_own_first_steps(tmp_path: Path) -> None:
+    algo = {"preset": "ppo", "warmup_steps": 4, "value_learning_rate": 1e-2}
+    train_for = {"steps": 3, "eval_every": 0}
+    both = rates(tmp_path / "both", algo=algo, train=train_for)
+    assert both == pytest.approx([3 / 4 * 1e-3, 3 / 4 * 1e-2])
+    late = algo | {"value_pretrain_steps": 2}
+    assert rates(tmp_path / "late", algo=late, train=train_for) == pytest.approx(
+        [1 / 4 * 1e-3, 3 / 4 * 1e-2]
+    )
+
+
+def without_returns() -> Algorithm:
+    return replace(build("ppo", {}), advantage=lambda batch: Credit(batch.rewards))
+
+
+def of_one_row() -> Algorithm:
+    return replace(build("grpo", {}), advantage=lambda batch: Credit(batch.rewards[:1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("without_returns", "must say what the critic should learn"),
+        ("of_one_row", r"advantages \[1, \d+\]: must be \[8, \d+\]"),
+    ],
+)
+def test_credit_that_does_not_fit_is_refused(name: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=says):
+        train(config(algo={"preset": f"{__name__}:{name}"}), tmp_path / "run")
+
+
 def test_the_critic_learns_alone_first(tmp_path: Path) -> None:
     settings = config(algo={"preset": "vapo", "value_pretrain_steps": 3, "alpha": 1.0})
     train(settings, tmp_path / "run")
@@ -374,6 +466,22 @@ class Tested(Silent):
 register("test/Tested-v0", Tested)
 
 
+class Sometimes(Silent):
+    """Judges steps in some tasks, and only where something was said."""
+
+    def step(self, action: str) -> Any:
+        answer = super().step(action)
+        if action and self.task % 4 == 0:
+            answer[4]["step_rewards"] = [StepReward(0, len(action), answer[1])]
+        return answer
+
+    def demonstration(self, rng: Any) -> str:
+        return str(rng.choice(["b", ""]))
+
+
+register("test/Sometimes-v0", Sometimes)
+
+
 def test_an_environment_without_the_split_that_is_evaluated(tmp_path: Path) -> None:
     other = config().model_copy(update={"env": EnvSettings(id="test/Tested-v0")})
     with pytest.raises(TrainingError, match="splits train, test: training plays train and eval"):
@@ -394,6 +502,12 @@ def test_environments_that_lack_what_a_preset_needs(preset: str, says: str, tmp_
         train(silent, tmp_path / "run")
     ready = silent.model_copy(update={"algo": AlgoSettings(preset="grpo", num_generations=2)})
     train(ready, tmp_path / "run")
+
+
+def test_an_environment_that_judges_steps_now_and_then_is_not_refused() -> None:
+    settings = config(algo={"preset": "grpo_process"})
+    now_and_then = settings.model_copy(update={"env": EnvSettings(id="test/Sometimes-v0")})
+    check_env_fit(now_and_then, build("grpo_process", {}))
 
 
 LEARNS: dict[str, dict[str, Any]] = {

@@ -262,6 +262,15 @@ def test_kl_in_reward_touches_policy_tokens_alone() -> None:
     assert paid[0].tolist() == pytest.approx([0, -0.05, 0, 1.1, 0, 0])
 
 
+def test_two_readings_of_one_policy_cost_no_kl() -> None:
+    batch = masked_to(make_batch(1, 6), [0, 1, 0, 1, 0, 0])
+    apart = torch.tensor([[0.0, 2e-6, 0, -2e-6, 0, 0]])
+    batch = replace(batch, ref_logprobs=batch.old_logprobs + apart)
+    assert torch.equal(kl_in_reward(batch, 0.1).rewards, batch.rewards)
+    moved = replace(batch, ref_logprobs=batch.old_logprobs + 100 * apart)
+    assert not torch.equal(kl_in_reward(moved, 0.1).rewards, batch.rewards)
+
+
 def test_a_good_token_becomes_likelier() -> None:
     model = policy()
     batch = make_batch(4, 8)

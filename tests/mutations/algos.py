@@ -34,8 +34,8 @@ ALGOS = [
     # KL of observation tokens enters the reward.
     Mutation(
         file="stepcredit/algos/update.py",
-        old="penalty = beta * masked(k1(batch.old_logprobs, batch.ref_logprobs), batch.action_mask)",
-        new="penalty = beta * k1(batch.old_logprobs, batch.ref_logprobs)",
+        old="gap = masked(k1(batch.old_logprobs, batch.ref_logprobs), batch.action_mask)  # [B, T]",
+        new="gap = k1(batch.old_logprobs, batch.ref_logprobs)  # [B, T]",
         test="tests/algos/test_update.py::test_kl_in_reward_touches_policy_tokens_alone",
     ),
     # A masked log-probability's NaN reaches the loss.
@@ -164,6 +164,34 @@ ALGOS = [
         new='tokens = int(stats["policy_tokens"])',
         test="tests/algos/test_trainer.py::test_flat_groups_are_sampled_anew_and_their_tokens_count",
     ),
+    # The rounding of two readings is paid for.
+    Mutation(
+        file="stepcredit/algos/update.py",
+        old="penalty = beta * masked(gap, gap.abs() > ROUNDING)",
+        new="penalty = beta * gap",
+        test="tests/algos/test_update.py::test_two_readings_of_one_policy_cost_no_kl",
+    ),
+    # Whitening does not know how large the numbers were.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old="used = whiten(credit.advantages, batch.loss_mask, size=paid.largest())",
+        new="used = whiten(credit.advantages, batch.loss_mask)",
+        test="tests/algos/test_trainer.py::test_rounding_is_not_whitened_into_advantages",
+    ),
+    # The policy's warm-up passes while the critic learns alone.
+    Mutation(
+        file="stepcredit/algos/trainer.py",
+        old="max(0, step - alone) / over",
+        new="step / over",
+        test="tests/algos/test_trainer.py::test_each_network_warms_up_in_its_own_first_steps",
+    ),
+    # Rewards that cancel make a group look varied.
+    Mutation(
+        file="stepcredit/algos/groups.py",
+        old="float(np.abs(t.rewards).sum())",
+        new="abs(t.ret)",
+        test="tests/algos/test_batch.py::test_a_group_whose_rewards_cancel_is_flat",
+    ),
     # The reference is refreshed one step late.
     Mutation(
         file="stepcredit/algos/trainer.py",
@@ -181,8 +209,8 @@ ALGOS = [
     # The policy learns from a critic that knows nothing yet.
     Mutation(
         file="stepcredit/algos/trainer.py",
-        old="if step > (algorithm.critic.pretrain_steps if algorithm.critic else 0):",
-        new="if step > 0:",
+        old="    if step > alone:",
+        new="    if step > 0:",
         test="tests/algos/test_trainer.py::test_the_critic_learns_alone_first",
     ),
     # A failed sample's reward makes a flat group look varied.

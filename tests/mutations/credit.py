@@ -375,16 +375,37 @@ CREDIT = [
     # Nothing is divided by.
     Mutation(
         file="stepcredit/algos/credit.py",
-        old="return centre(x, owner) / moments(x, owner)[1]",
+        old="return centre(x, owner, size) / moments(x, owner, size)[1]",
         new="return centre(x, owner)",
         test="tests/algos/test_credit.py::test_standardise_keeps_owners_apart",
     ),
     # Whitening reads every slot.
     Mutation(
         file="stepcredit/algos/credit.py",
-        old="out[mask] = standardise(kept, one_owner(kept)).to(x.dtype)",
+        old="out[mask] = standardise(kept, one_owner(kept), sizes).to(x.dtype)",
         new="out[mask] = standardise(x.flatten(), one_owner(x.flatten())).view_as(x)[mask].to(x.dtype)",
         test="tests/algos/test_credit.py::test_whiten_reads_policy_tokens_alone",
+    ),
+    # Whitening makes advantages of what rounding left of larger numbers.
+    Mutation(
+        file="stepcredit/algos/credit.py",
+        old="out[mask] = standardise(kept, one_owner(kept), sizes).to(x.dtype)",
+        new="out[mask] = standardise(kept, one_owner(kept)).to(x.dtype)",
+        test="tests/algos/test_credit.py::test_what_numbers_left_behind_when_they_cancelled_is_flat",
+    ),
+    # So does a group whose rewards cancel.
+    Mutation(
+        file="stepcredit/algos/group.py",
+        old="return paid.sum(1), paid.abs().sum(1)",
+        new="return paid.sum(1), paid.sum(1)",
+        test="tests/algos/test_group.py::test_rewards_that_cancel_are_no_advantage",
+    ),
+    # And a turn whose rewards do.
+    Mutation(
+        file="stepcredit/algos/group.py",
+        old="return turn, per_segment(paid, turn), per_segment(paid.abs(), turn), exists",
+        new="return turn, per_segment(paid, turn), per_segment(paid, turn), exists",
+        test="tests/algos/test_group.py::test_rewards_that_cancel_are_no_advantage",
     ),
     # --- one number per row
     # Group and batch scale change places.
@@ -418,8 +439,8 @@ CREDIT = [
     # A masked slot's reward is earned.
     Mutation(
         file="stepcredit/algos/group.py",
-        old="return masked(rewards, action_mask).double().sum(1)",
-        new="return rewards.double().sum(1)",
+        old="paid = masked(rewards, action_mask).double()  # [B, T]",
+        new="paid = rewards.double()  # [B, T]",
         test="tests/algos/test_estimators.py::test_masked_slots_change_nothing",
     ),
     # A row is in its own baseline.

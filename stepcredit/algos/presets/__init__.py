@@ -44,6 +44,7 @@ from stepcredit.algos.presets.rloo import (
 )
 from stepcredit.algos.presets.vapo import VAPOSettings, vapo
 from stepcredit.algos.presets.vineppo import VinePPOSettings, vineppo
+from stepcredit.envs.bounded import described
 
 Preset = Callable[[Any], Algorithm]
 
@@ -122,11 +123,14 @@ def ours(settings: dict[str, Any], known: list[str]) -> dict[str, Any]:
     Raises TrainingError for one that is given under two names.
     """
     out: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for key, value in settings.items():
         name = next((n for n in ALIASES.get(key, ()) if n in known), key)
         if name in out:
-            raise TrainingError(f"algo.{key}={value}: the same as algo.{name}; give one of them")
-        out[name] = value
+            raise TrainingError(
+                f"algo.{key}={value}: the same as algo.{given[name]}; give one of them"
+            )
+        out[name], given[name] = value, key
     return out
 
 
@@ -134,8 +138,11 @@ def _of_the_user(preset: str, settings: dict[str, Any]) -> Algorithm:
     module, _, name = preset.partition(":")
     try:
         algorithm = getattr(importlib.import_module(module), name)(**settings)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise TrainingError(f"algo.preset={preset}: cannot be called: {error}") from error
+    except TrainingError:
+        raise
+    except (Exception, SystemExit) as error:  # a module may raise anything when it is imported
+        told = " ".join(described(error).split())
+        raise TrainingError(f"algo.preset={preset}: cannot be called ({told})") from error
     if not isinstance(algorithm, Algorithm):
         raise TrainingError(
             f"algo.preset={preset}: returned {type(algorithm).__name__}, must return an Algorithm"

@@ -115,7 +115,12 @@ def with_critic(
     *,
     reads: Literal["turns", "steps"],
 ) -> Algorithm:
-    """Compose PPO around an estimator."""
+    """Compose PPO around an estimator; raises TrainingError for a target without a KL."""
+    if s.target_kl is not None and not s.beta:
+        raise TrainingError(
+            f"algo.target_kl={s.target_kl}: there is no KL to aim at while algo.beta=0, where beta "
+            "starts from; pass algo.beta=0.02"
+        )
     return Algorithm(
         advantage=advantage,
         trust_region=partial(
