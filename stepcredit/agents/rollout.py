@@ -17,6 +17,7 @@ from stepcredit.agents.trajectory import Group, Trajectory
 from stepcredit.envs import derive_seed
 from stepcredit.envs.bounded import MAX_WORKERS, Outcome, call_all
 
+CUT_OFF = "env_truncated"
 CLOSE_SECONDS = 20.0
 """The longest wait for an environment to close once the rollouts are over."""
 
@@ -140,7 +141,8 @@ def step_all(
             continue
         try:
             episode.judge(outcome.value, spans, len(text))
-            if not episode.done:
+            episode.next_ids = []
+            if not episode.done or (episode.stop_reason == CUT_OFF and outcome.value.messages):
                 # A turn that was cut gets the end that it did not say.
                 end = [renderer.stop_id] if episode.turn_cut[-1] else []
                 episode.next_ids = end + renderer.delta(outcome.value.messages)
@@ -277,6 +279,10 @@ def _turn(
         episode.say(completion, text)
         episode.num_known, episode.begun_ids = len(episode.token_ids), []
     step_all(calls, renderer, live, actions)
+    for episode in live:
+        fits = len(episode.token_ids) + len(episode.next_ids) <= cap
+        if episode.stop_reason == CUT_OFF and fits:
+            episode.read(episode.next_ids)
 
 
 def _check_errors(episodes: Sequence[Episode], limits: Limits) -> None:

@@ -427,6 +427,19 @@ def test_an_environments_own_truncation_is_told_apart() -> None:
     for t in members(groups):
         assert (t.stop_reason, t.truncated, t.terminated) == ("env_truncated", True, False)
         assert (t.outcome, t.success) == (0.25, False)
+        # What it showed last is the state that a critic is asked about.
+        tail = t.token_ids[np.flatnonzero(t.action_mask)[-1] + 1 :]
+        text = char_renderer().tokenizer.decode(tail)
+        assert text.removeprefix("<e>") == "<u>b<a>"
+
+
+def test_nothing_is_read_after_an_end_that_shows_nothing() -> None:
+    def answer(env: Any, action: str) -> Any:
+        return "", 0.0, False, True, {"outcome": 0.25}
+
+    for script in (answer, lambda env, action: ("b", 0.0, True, False, {"outcome": 0.25})):
+        groups, _ = play(partial(Scripted, script))
+        assert all(t.action_mask[-1] for t in members(groups))
 
 
 @pytest.mark.parametrize("reward", ["outcome", "dense", "dense@end"])

@@ -234,4 +234,11 @@ AGENTS = [
         "loss = -(logprobs * mask).sum() / mask.sum()",
         "tests/agents/test_sft.py::test_the_loss_is_that_of_the_action_tokens_stop_token_included",
     ),
+    # What an environment showed when it cut an episode off is not read.
+    Mutation(
+        file="stepcredit/agents/rollout.py",
+        old="if episode.stop_reason == CUT_OFF and fits:",
+        new="if False:",
+        test="tests/agents/test_rollout.py::test_an_environments_own_truncation_is_told_apart",
+    ),
 ]
