@@ -15,7 +15,7 @@ from stepcredit.algos.presets.grpo import ClippedGroupSettings, loss_kl, with_gr
 from stepcredit.algos.presets.ppo import clip_tokens
 from stepcredit.algos.presets.settings import (
     Count,
-    CountOrNone,
+    CountOrZero,
     NotNegative,
     Positive,
     ZeroVariance,
@@ -33,9 +33,9 @@ class DAPOSettings(ClippedGroupSettings):
     zero_variance: ZeroVariance = "resample"
     max_num_gen_batches: Count = 10
     """Rollouts of one step, at most."""
-    max_completion_length: CountOrNone = 0
+    max_completion_length: CountOrZero = 0
     """Policy tokens of an episode above which the penalty is whole; 0: no penalty."""
-    overlong_cache: CountOrNone = 0
+    overlong_cache: CountOrZero = 0
     """Tokens before that length over which the penalty rises from 0 to 1."""
 
 

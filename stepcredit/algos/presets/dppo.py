@@ -20,7 +20,7 @@ from stepcredit.algos.divergence import dppo as token_mask
 from stepcredit.algos.group import group_outcome
 from stepcredit.algos.presets.grpo import LossKLSettings, group_advantage, loss_kl, with_group
 from stepcredit.algos.presets.settings import (
-    CountOrNone,
+    CountOrZero,
     NotNegative,
     Positive,
     Share,
@@ -38,7 +38,7 @@ class DPPOSettings(LossKLSettings):
     beta: NotNegative = 0.0
     divergence: Divergence = "tv"
     """Total variation or KL."""
-    topk: CountOrNone = 0
+    topk: CountOrZero = 0
     """Likeliest tokens that stand for the distribution; 0: the sampled token against the rest."""
     delta: Positive = 0.15
     """Divergence above which a token is left out; the paper has .05 for KL."""
@@ -79,7 +79,7 @@ class CPPOSettings(LossKLSettings):
     beta: NotNegative = 0.0
     zero_variance: ZeroVariance = "drop"
     divergence: Divergence = "tv"
-    topk: CountOrNone = 20
+    topk: CountOrZero = 20
     delta: Positive = 0.15
     """Weighted divergence above which a token is left out; the paper has .1 for KL."""
     budget: Positive = 0.015

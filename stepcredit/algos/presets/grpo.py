@@ -19,7 +19,7 @@ from stepcredit.algos.presets.ppo import clip_tokens
 from stepcredit.algos.presets.settings import (
     AboveOne,
     Count,
-    CountOrNone,
+    CountOrZero,
     NotNegative,
     Positive,
     ZeroVariance,
@@ -49,7 +49,7 @@ class LossKLSettings(GroupSettings):
     """The term in the loss; docs/algorithms/kl.md says which gradient each one is."""
     kl_correction: bool = False
     """Weigh the term by the ratio to the policy that sampled (arXiv:2512.02556)."""
-    reference_refresh_steps: CountOrNone = 0
+    reference_refresh_steps: CountOrZero = 0
     """Steps after which the policy becomes its own reference; 0: never."""
 
 

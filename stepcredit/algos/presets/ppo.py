@@ -16,7 +16,7 @@ from stepcredit.algos.gae import step_gae, token_gae, turn_gae
 from stepcredit.algos.presets.settings import (
     AboveOne,
     Count,
-    CountOrNone,
+    CountOrZero,
     NotNegative,
     Positive,
     Share,
@@ -47,7 +47,7 @@ class CriticSettings:
     value_mini_batches: Count = 4
     cliprange_value: Positive | None = 0.2
     """Value kept within this of the rollout's; null: no clip."""
-    value_pretrain_steps: CountOrNone = 0
+    value_pretrain_steps: CountOrZero = 0
     """First steps in which the value network alone learns."""
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from stepcredit.algos.algorithm import Algorithm
 from stepcredit.algos.presets.grpo import GRPOSettings, grpo
-from stepcredit.algos.presets.settings import Count, CountOrNone, NotNegative
+from stepcredit.algos.presets.settings import Count, CountOrZero, NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,7 @@ class R1ZeroSettings(GRPOSettings):
     beta: NotNegative = 0.001
     num_mini_batches: Count = 16
     """Optimizer steps of one rollout."""
-    reference_refresh_steps: CountOrNone = 25
+    reference_refresh_steps: CountOrZero = 25
     """Rollouts after which the policy becomes its own reference: 400 optimizer steps."""
 
 

@@ -8,7 +8,7 @@ from stepcredit.algos.batch import Batch
 from stepcredit.algos.credit import Credit
 from stepcredit.algos.gae import length_adaptive_lam, token_gae
 from stepcredit.algos.presets.ppo import CriticSettings, clip_tokens, values_of, with_critic
-from stepcredit.algos.presets.settings import CountOrNone, NotNegative, Positive, Share
+from stepcredit.algos.presets.settings import CountOrZero, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class VAPOSettings(CriticSettings):
     epsilon_high: Positive = 0.28
     """Ratio kept below 1 + epsilon_high."""
     beta: NotNegative = 0.0
-    value_pretrain_steps: CountOrNone = 50
+    value_pretrain_steps: CountOrZero = 50
     lam_value: Share = 1.0
     """Lambda of the value targets."""
     alpha: Positive = 0.05
