@@ -91,7 +91,7 @@ def cppo(
     turn_ids: Tensor,
     *,
     delta: float,
-    budget: float,
+    budget: float | Tensor,
     w_min: float = 0.8,
     scope: Literal["trajectory", "turn"] = "trajectory",
 ) -> tuple[Tensor, Tensor]:
@@ -100,8 +100,9 @@ def cppo(
     Position weights w fall from 1 to `w_min`. A token is held, and is then 0, where its update
     leads further away from mu and w D exceeds min(delta, delta + budget x W - S), with W and S the
     sums of w and w D over the tokens before it. Positions and sums run over the policy tokens
-    (`mask`) of the row, or of each turn alone; masked tokens count in S. An infinite `budget` is
-    none. Slots outside the mask are 0, whatever stood there.
+    (`mask`) of the row, or of each turn alone; masked tokens count in S. `budget` is one number or
+    one for each row [B, 1]; an infinite one is none. Slots outside the mask are 0, whatever stood
+    there.
     """
     logprobs, old_logprobs, advantages, divergence = (
         masked(x, mask) for x in (logprobs, old_logprobs, advantages, divergence)
@@ -118,6 +119,18 @@ def cppo(
     allowed = (delta + grown - spent).clamp(max=delta)
     held = _leaving(logprobs, old_logprobs, advantages) & (drift > allowed)
     return _gated(logprobs, old_logprobs, advantages, held, None), held
+
+
+@torch.no_grad()
+def own_budget(divergence: Tensor, mask: Tensor) -> Tensor:
+    """Return CPPO's budget from each row's own divergences, for total variation. [B, 1].
+
+    The 90th percentile over the policy tokens (`mask`), kept within [.02, .04]: arXiv:2606.10968,
+    for base models.
+    """
+    counted = divergence.masked_fill(~mask, torch.nan)
+    highest = torch.nanquantile(counted, 0.9, dim=1, keepdim=True)  # [B, 1]
+    return highest.nan_to_num(0.0).clamp(0.02, 0.04)
 
 
 def _leaving(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:

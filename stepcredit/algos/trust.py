@@ -9,7 +9,7 @@ NaN whatever its weight.
 import torch
 from torch import Tensor
 
-from stepcredit.algos.credit import masked
+from stepcredit.algos.credit import masked, per_segment, to_tokens
 
 LOG_LIMIT = 20.0
 """A ratio's logarithm is kept within +-20, so that no ratio overflows."""
@@ -34,14 +34,44 @@ def clipped(
     `dual_clip` (above 1) also bounds the ratio of a token with a negative advantage
     (arXiv:1912.09729). Held are exactly the tokens that the clip leaves without a gradient.
     """
-    surrogate, held = _pessimistic(
-        ratio(logprobs, old_logprobs), advantages, epsilon=epsilon, epsilon_high=epsilon_high
+    return _pessimistic(
+        ratio(logprobs, old_logprobs),
+        advantages,
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        dual_clip=dual_clip,
     )
-    if dual_clip is None:
-        return surrogate, held
-    floor = dual_clip * advantages
-    below = (advantages < 0) & (surrogate < floor)
-    return torch.where(below, floor, surrogate), held | below
+
+
+def turn_clipped(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    turn_ids: Tensor,
+    *,
+    epsilon: float,
+    epsilon_high: float,
+    dual_clip: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return Turn-PPO's surrogate of each token and where its turn's clip holds. [B, T].
+
+    The ratio is the turn's, the product over its tokens of `mask` (arXiv:2512.17008). Each token
+    carries it with the gradient of its own log pi: over the tokens of a turn, whose advantages are
+    alike, these add up to the gradient of ratio x advantage, counted once. Slots outside the mask
+    are 0, whatever stood there.
+    """
+    gap = masked(logprobs - old_logprobs, mask)
+    turn = torch.where(mask, turn_ids, -1)  # [B, T]
+    product = to_tokens(per_segment(gap, turn), turn).clamp(-LOG_LIMIT, LOG_LIMIT)  # [B, T]
+    turn_ratio = torch.exp(product.detach() + (gap - gap.detach()))  # [B, T]
+    return _pessimistic(
+        turn_ratio,
+        masked(advantages, mask),
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        dual_clip=dual_clip,
+    )
 
 
 def sequence_clipped(
@@ -90,8 +120,18 @@ def cispo(
 
 
 def _pessimistic(
-    ratios: Tensor, advantages: Tensor, *, epsilon: float, epsilon_high: float
+    ratios: Tensor,
+    advantages: Tensor,
+    *,
+    epsilon: float,
+    epsilon_high: float,
+    dual_clip: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     free = ratios * advantages
     bounded = ratios.clamp(1 - epsilon, 1 + epsilon_high) * advantages
-    return torch.minimum(free, bounded), bounded < free
+    surrogate, held = torch.minimum(free, bounded), bounded < free
+    if dual_clip is None:
+        return surrogate, held
+    floor = dual_clip * advantages
+    below = (advantages < 0) & (surrogate < floor)
+    return torch.where(below, floor, surrogate), held | below

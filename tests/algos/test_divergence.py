@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepcredit.algos.divergence import binary_kl, binary_tv, cppo, dppo, topk_kl, topk_tv
+from stepcredit.algos.divergence import (
+    binary_kl,
+    binary_tv,
+    cppo,
+    dppo,
+    own_budget,
+    topk_kl,
+    topk_tv,
+)
 
 INF = float("inf")
 
@@ -117,7 +125,7 @@ def slow_cppo(
 
 
 def run_cppo(rows: dict[str, Tensor], **settings: object) -> tuple[Tensor, Tensor]:
-    return cppo(**rows, **settings)  # type: ignore[arg-type]
+    return cppo(**rows, **settings)  # type: ignore[arg-type]  # settings of several types
 
 
 def test_binary_divergences_by_hand() -> None:
@@ -364,6 +372,26 @@ def test_cppo_turn_scope_restarts_weights_and_budget() -> None:
         True,
     ]
     assert run_cppo(rows, **settings, scope="trajectory")[1].all()
+
+
+def test_own_budget_is_the_clamped_percentile_of_policy_tokens() -> None:
+    # Of 0, .01, ..., .1 the 90th percentile is .09; a third of it is .03. No token is in slot 11.
+    moved = torch.arange(12, dtype=torch.float64).div(100).repeat(4, 1)
+    moved *= torch.tensor([[1.0], [1 / 3], [0.0], [1.0]], dtype=torch.float64)
+    moved[:, 11] = torch.nan
+    mask = torch.ones(4, 12, dtype=torch.bool)
+    mask[:, 11], mask[3] = False, False
+    assert own_budget(moved, mask)[:, 0].tolist() == pytest.approx([0.04, 0.03, 0.02, 0.02])
+
+
+def test_cppo_takes_a_budget_for_each_row() -> None:
+    rows = random_rows(3)
+    budgets = torch.tensor([[0.0], [0.1], [0.02], [0.0]], dtype=torch.float64)
+    settings = {"delta": 0.1, "w_min": 0.3}
+    _, held = run_cppo(rows, budget=budgets, **settings)
+    for i, budget in enumerate(budgets[:, 0].tolist()):
+        assert torch.equal(held[i], run_cppo(rows, budget=budget, **settings)[1][i])
+    assert held.any()
 
 
 @pytest.mark.parametrize("scope", ["trajectory", "turn"])

@@ -26,6 +26,9 @@ def test_published_defaults() -> None:
     assert (grpo.kl.place, grpo.kl.beta, grpo.min_members) == ("loss", 0.04, 2)
 
 
+PER_TOKEN = ("action_mask", "turn_ids", "old_logprobs", "advantages")
+
+
 def one_token() -> Batch:
     one = torch.ones(1, 1)
     return Batch(
@@ -43,6 +46,17 @@ def one_token() -> Batch:
         state_index=torch.full((1, 1), -1),
         advantages=one,
     )
+
+
+@pytest.mark.parametrize(("budget", "held"), [(None, False), (0.001, True)])
+def test_cppo_asks_each_answer_for_its_budget(budget: float | None, held: bool) -> None:
+    # Ten tokens that each moved by .018: within the own budget of .02, beyond a mean of .001.
+    one = one_token()
+    columns = {name: getattr(one, name).expand(1, 10) for name in PER_TOKEN}
+    batch = replace(one, **columns)
+    now = Reading(batch.old_logprobs + math.log(1.05), torch.zeros(1, 10))
+    settings = {"budget": budget, "topk": 0, "delta": 0.1, "w_min": 1.0}
+    assert bool(build("cppo", settings).trust_region(now, batch)[1].any()) is held
 
 
 def surrogate(algorithm: Algorithm, ratio: float) -> float:
@@ -72,6 +86,7 @@ def test_settings_reach_the_trust_region(
     ("preset", "settings", "says"),
     [
         ("grpoo", {}, "algo.preset=grpoo: unknown; did you mean grpo?"),
+        ("GRPO", {}, "algo.preset=GRPO: unknown; did you mean grpo?"),
         ("grpo", {"epsilom": 0.1}, "algo.epsilom: grpo has no such setting; did you mean epsilon?"),
         ("grpo", {"lam": 0.9}, "algo.lam: grpo has no such setting"),
         ("ppo", {"lam": 1.5}, "algo.lam=1.5: Input should be less than or equal to 1"),
@@ -88,6 +103,7 @@ def test_settings_reach_the_trust_region(
         ),
         ("ppo", {"beta": 0, "target_kl": 1}, "algo.target_kl=1.0: there is no KL"),
         ("vapo", {"target_kl": 1}, "algo.target_kl=1.0: there is no KL"),
+        ("cppo", {"budget": None, "divergence": "kl"}, "algo.budget=null: an answer's own budget"),
         (f"{__name__}:failing", {"problem": "key"}, "failing: cannot be called (KeyError: 'key')"),
         (f"{__name__}:failing", {"problem": "exit"}, "failing: cannot be called (SystemExit: 3)"),
         (f"{__name__}:refusing", {}, "algo.epsilon=-1: Input should be greater than 0"),

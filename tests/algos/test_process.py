@@ -1,12 +1,14 @@
 """GRPO with step rewards: as published, on returns, by position; and its length artefact."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from stepcredit.algos.credit import Credit
 from stepcredit.algos.group import (
     group_outcome,
     group_process,
@@ -61,7 +63,7 @@ def test_process_against_loops() -> None:
 
 
 @pytest.mark.parametrize("estimator", [group_process, process_returns, process_positions])
-def test_process_with_one_step_is_outcome(estimator) -> None:  # type: ignore[no-untyped-def]
+def test_process_with_one_step_is_outcome(estimator: Callable[..., Credit]) -> None:
     for seed in SEEDS:
         c = reference.random_case(seed)
         last = c.mask & (c.mask.long().cumsum(1) == c.mask.sum(1, keepdim=True))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepcredit.algos.divergence import binary_tv, cppo, dppo
-from stepcredit.algos.trust import cispo, clipped, ratio, sequence_clipped
+from stepcredit.algos.trust import cispo, clipped, ratio, sequence_clipped, turn_clipped
 from stepcredit.algos.weights import sequence_mean
 
 Region = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,6 +56,9 @@ def every_region(mask: Tensor, width: int) -> dict[str, Region]:
         ),
         "sequence": lambda x, old, a: sequence_clipped(
             x, old, a, mask, epsilon=0.03, epsilon_high=0.04
+        ),
+        "turn": lambda x, old, a: turn_clipped(
+            x, old, a, mask, turns, epsilon=0.2, epsilon_high=0.28, dual_clip=1.5
         ),
         "cispo": lambda x, old, a: cispo(x, old, a, epsilon=0.2, epsilon_high=0.28),
         "dppo": lambda x, old, a: dppo(x, old, a, binary_tv(x, old), delta=0.05, ratio_cap=1.2),
@@ -161,6 +164,58 @@ def test_sequence_ratio_ignores_masked_slots() -> None:
     assert x.grad[0].tolist() == pytest.approx([s, 0, s])
 
 
+def test_turn_ratio_by_hand() -> None:
+    # Turn 0: log ratios .3 and -.1, product e^.2, above 1.2. Turn 1: -.3 alone.
+    mask = torch.tensor([[True, False, True, True]])
+    turns = torch.tensor([[0, 0, 0, 1]])
+    old = row(-1, 0, -1, -1)
+    args = old + row(0.3, 5.0, -0.1, -0.3), old, row(2, 9, 2, -1), mask, turns
+    got, held = turn_clipped(*args, epsilon=0.2, epsilon_high=0.2)
+    assert got[0].tolist() == pytest.approx([2.4, 0, 2.4, -0.8])
+    assert held[0].tolist() == [True, False, True, True]
+    got, held = turn_clipped(*args, epsilon=0.5, epsilon_high=0.5)
+    free = math.exp(0.2)
+    assert got[0].tolist() == pytest.approx([2 * free, 0, 2 * free, -math.exp(-0.3)])
+    assert not held.any()
+
+
+def test_turn_gradient_is_that_of_one_ratio_a_turn() -> None:
+    logprobs, old, _, mask = random_rows(4)
+    turns = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 3]).expand(3, 9)
+    worth = torch.tensor([1.0, -2.0, 0.5, -0.3], dtype=torch.float64)
+
+    def tokens(x: Tensor) -> Tensor:
+        got, _ = turn_clipped(
+            x, old, worth[turns], mask, turns, epsilon=0.4, epsilon_high=0.5, dual_clip=1.8
+        )
+        return got
+
+    def by_turn(x: Tensor) -> Tensor:
+        objective = torch.zeros((), dtype=torch.float64)
+        for i in range(3):
+            for k, a in enumerate(worth):
+                inside = mask[i] & (turns[i] == k)
+                r = torch.exp((x - old)[i][inside].sum())
+                one = torch.minimum(r * a, r.clamp(0.6, 1.5) * a)
+                one = torch.maximum(one, 1.8 * a) if a < 0 else one
+                objective = objective + (one if inside.any() else 0.0)
+        return objective
+
+    found = gradient(tokens, logprobs)
+    assert found.allclose(slopes(by_turn, logprobs), atol=1e-6)
+    assert (found != 0).sum() > 6 and ((found == 0) & mask).any()
+
+
+def test_turns_of_one_token_are_clipped_like_tokens() -> None:
+    logprobs, old, advantages, mask = random_rows(5)
+    size = {"epsilon": 0.2, "epsilon_high": 0.28, "dual_clip": 1.5}
+    turns = torch.arange(9).expand(3, 9)
+    by_turn = turn_clipped(logprobs, old, advantages, mask, turns, **size)
+    by_token = clipped(logprobs, old, advantages, **size)
+    for got, expected in zip(by_turn, by_token, strict=True):
+        assert torch.equal(got[mask], expected[mask])
+
+
 def test_cispo_by_hand() -> None:
     # Ratios 2, .5, 1.1; weights 1.5, .8, 1.1 between .8 and 1.5, no lower bound with epsilon 1.
     old, advantages = row(-1, -1, -1), row(2, 2, -1)
@@ -219,7 +274,7 @@ def test_held_tokens_are_exactly_those_without_gradient(name: str) -> None:
         region = every_region(mask, 9)[name]
         _, held = region(logprobs, old, advantages)
         slope = gradient(lambda x, r=region, o=old, a=advantages: r(x, o, a)[0], logprobs)
-        counted = mask if name in ("sequence", "cppo") else torch.ones_like(mask)
+        counted = mask if name in ("sequence", "turn", "cppo") else torch.ones_like(mask)
         assert torch.equal(held[counted], slope[counted] == 0)
         assert not held[~counted].any() and not slope[~counted].any()
         held_in_all += int(held.sum())

@@ -6,15 +6,15 @@ LOSSES = [
     # The larger of the two surrogates.
     Mutation(
         file="stepcredit/algos/trust.py",
-        old="return torch.minimum(free, bounded), bounded < free",
-        new="return torch.maximum(free, bounded), bounded < free",
+        old="surrogate, held = torch.minimum(free, bounded), bounded < free",
+        new="surrogate, held = torch.maximum(free, bounded), bounded < free",
         test="tests/algos/test_trust.py::test_clipped_surrogate_by_hand",
     ),
     # The clip is reported where it does not hold.
     Mutation(
         file="stepcredit/algos/trust.py",
-        old="return torch.minimum(free, bounded), bounded < free",
-        new="return torch.minimum(free, bounded), bounded > free",
+        old="surrogate, held = torch.minimum(free, bounded), bounded < free",
+        new="surrogate, held = torch.minimum(free, bounded), bounded > free",
         test="tests/algos/test_trust.py::test_held_tokens_are_exactly_those_without_gradient",
     ),
     # The upper bound takes the lower epsilon.
@@ -58,6 +58,41 @@ LOSSES = [
         old="return torch.where(below, floor, surrogate), held | below",
         new="return torch.where(below, floor, surrogate), held",
         test="tests/algos/test_trust.py::test_held_tokens_are_exactly_those_without_gradient",
+    ),
+    # Tool output counts in an answer's own budget.
+    Mutation(
+        file="stepcredit/algos/divergence.py",
+        old="counted = divergence.masked_fill(~mask, torch.nan)",
+        new="counted = divergence.nan_to_num(1.0)",
+        test="tests/algos/test_divergence.py::test_own_budget_is_the_clamped_percentile_of_policy_tokens",
+    ),
+    # One row's budget is every row's.
+    Mutation(
+        file="stepcredit/algos/divergence.py",
+        old="highest = torch.nanquantile(counted, 0.9, dim=1, keepdim=True)",
+        new="highest = torch.nanquantile(counted, 0.9).expand(len(mask), 1)",
+        test="tests/algos/test_divergence.py::test_own_budget_is_the_clamped_percentile_of_policy_tokens",
+    ),
+    # A turn's ratio is its mean, as a row's.
+    Mutation(
+        file="stepcredit/algos/trust.py",
+        old="product = to_tokens(per_segment(gap, turn), turn)",
+        new="product = to_tokens(per_segment(gap, turn) / per_segment(gap * 0 + 1, turn), turn)",
+        test="tests/algos/test_trust.py::test_turn_ratio_by_hand",
+    ),
+    # Tool output multiplies a turn's ratio.
+    Mutation(
+        file="stepcredit/algos/trust.py",
+        old="turn = torch.where(mask, turn_ids, -1)",
+        new="gap, turn = logprobs - old_logprobs, turn_ids",
+        test="tests/algos/test_trust.py::test_turn_ratio_by_hand",
+    ),
+    # Every token of a turn carries the whole turn's gradient.
+    Mutation(
+        file="stepcredit/algos/trust.py",
+        old="turn_ratio = torch.exp(product.detach() + (gap - gap.detach()))",
+        new="turn_ratio = torch.exp(product)",
+        test="tests/algos/test_trust.py::test_turn_gradient_is_that_of_one_ratio_a_turn",
     ),
     # Masked tokens count in the row's ratio.
     Mutation(

@@ -151,5 +151,5 @@ def _of_the_user(preset: str, settings: dict[str, Any]) -> Algorithm:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; one of {', '.join(known)}"

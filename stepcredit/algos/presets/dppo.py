@@ -12,11 +12,13 @@ from stepcredit.algos.credit import Credit
 from stepcredit.algos.divergence import (
     binary_kl,
     binary_tv,
+    own_budget,
     topk_kl,
     topk_tv,
 )
 from stepcredit.algos.divergence import cppo as prefix_mask
 from stepcredit.algos.divergence import dppo as token_mask
+from stepcredit.algos.errors import TrainingError
 from stepcredit.algos.group import group_outcome
 from stepcredit.algos.presets.grpo import LossKLSettings, group_advantage, loss_kl, with_group
 from stepcredit.algos.presets.settings import (
@@ -82,8 +84,9 @@ class CPPOSettings(LossKLSettings):
     topk: CountOrZero = 20
     delta: Positive = 0.15
     """Weighted divergence above which a token is left out; the paper has .1 for KL."""
-    budget: Positive = 0.015
-    """Mean divergence that a prefix may have beyond `delta`; the paper has .002 for KL."""
+    budget: Positive | None = 0.015
+    """Mean divergence that a prefix may have beyond `delta`; the paper has .002 for KL. null: each
+    answer's own 90th percentile within .02 to .04, as for the paper's base models."""
     w_min: Share = 0.8
     """Weight of the last token's divergence; the first has 1."""
     scope: Literal["trajectory", "turn"] = "trajectory"
@@ -93,9 +96,14 @@ class CPPOSettings(LossKLSettings):
 def cppo(s: CPPOSettings) -> Algorithm:
     """CPPO: early tokens count more, and a prefix has a budget of divergence.
 
-    arXiv:2606.10968. Positions count policy tokens alone. The budget is fixed, as for the paper's
-    post-trained model.
+    arXiv:2606.10968. Positions count policy tokens alone. By default the budget is fixed, as for
+    the paper's post-trained model. Raises TrainingError for a KL without a budget of its own.
     """
+    if s.budget is None and s.divergence == "kl":
+        raise TrainingError(
+            "algo.budget=null: an answer's own budget is that of total variation; pass "
+            "algo.budget=0.002 with algo.divergence=kl"
+        )
 
     def trust_region(now: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
         assert batch.advantages is not None
@@ -108,7 +116,7 @@ def cppo(s: CPPOSettings) -> Algorithm:
             batch.action_mask,
             batch.turn_ids,
             delta=s.delta,
-            budget=s.budget,
+            budget=own_budget(moved, batch.action_mask) if s.budget is None else s.budget,
             w_min=s.w_min,
             scope=s.scope,
         )

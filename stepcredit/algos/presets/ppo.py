@@ -1,7 +1,7 @@
 """PPO with a value network: one baseline per policy token, per step, or per turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -21,7 +21,7 @@ from stepcredit.algos.presets.settings import (
     Positive,
     Share,
 )
-from stepcredit.algos.trust import clipped
+from stepcredit.algos.trust import clipped, turn_clipped
 from stepcredit.algos.weights import token_mean
 
 
@@ -95,8 +95,8 @@ def ppo_step(s: PPOSettings) -> Algorithm:
 def ppo_turn(s: PPOSettings) -> Algorithm:
     """PPO with a learned value for every turn; its tokens share the turn's advantage.
 
-    Turn-PPO (arXiv:2512.17008): a turn is the action of the decision process. Departs from it in
-    the ratio, which is clipped for each token as in `ppo` and not for the whole turn.
+    Turn-PPO (arXiv:2512.17008): a turn is the action of the decision process, and the clip is on
+    the product of its tokens' ratios. gamma, lam and the rest default as in `ppo`.
     """
 
     def advantage(batch: Batch) -> Credit:
@@ -106,7 +106,20 @@ def ppo_turn(s: PPOSettings) -> Algorithm:
             batch.rewards, values, mask, turns, gamma=s.gamma, lam=s.lam, final_values=final
         )
 
-    return with_critic(s, advantage, reads="turns")
+    def trust_region(now: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
+        assert batch.advantages is not None
+        return turn_clipped(
+            now.logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            batch.action_mask,
+            batch.turn_ids,
+            epsilon=s.epsilon,
+            epsilon_high=s.epsilon,
+            dual_clip=s.dual_clip,
+        )
+
+    return replace(with_critic(s, advantage, reads="turns"), trust_region=trust_region)
 
 
 def with_critic(
