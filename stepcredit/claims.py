@@ -175,6 +175,8 @@ def _sides(panel: Panel, claim: Claim) -> list[tuple[Side, Side, str]]:
         places = product(cells, arms)
         return [((a, c, "final"), (a, c, "sft_start"), join(a, c)) for c, a in places]
     if first in panel.arms and second in panel.arms:
+        if "arm" in claim.at:
+            raise UserError(f"claims: {claim.difference}: names its arms; take arm out of at")
         return [((first, c, claim.on), (second, c, claim.on), cell_text(c)) for c in cells]
     for axis, labelled in panel.axes.items():
         named = {str(label): label for label, _ in labelled}

@@ -45,6 +45,14 @@ def need_writable(folder: Path) -> None:
 
 
 @contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give the place to write a file to; it takes its name, at once, when the block ends well."""
+    part = path.with_name(f".{path.name}.part")
+    yield part
+    part.replace(path)
+
+
+@contextmanager
 def only_one(folder: Path, what: str) -> Iterator[None]:
     """Hold a folder against any other process that would write into it.
 

@@ -21,6 +21,7 @@ from stepcredit.findings import (
     reward_questions,
     table,
 )
+from stepcredit.folders import whole
 from stepcredit.results import Result
 from stepcredit.statistics import Interval, digits_of, excludes_zero, number
 from stepcredit.study import Cell, Panel, Study, cell_text
@@ -52,7 +53,8 @@ class Measured:
 def write_report(measured: Measured, out: Path) -> list[ClaimVerdict]:
     """Write report.png and report.html; return the verdict on every declared claim."""
     png = figure.draw(measured.study.file, measured.results)
-    (out / "report.png").write_bytes(png)
+    with whole(out / "report.png") as part:
+        part.write_bytes(png)
     panels = [_panel(measured, name) for name in measured.study.file.panels]
     html = _template().render(
         title=measured.study.file.title,
@@ -70,7 +72,8 @@ def write_report(measured: Measured, out: Path) -> list[ClaimVerdict]:
         versions=_versions(),
         command=measured.command,
     )
-    (out / "report.html").write_text(html, encoding="utf-8")
+    with whole(out / "report.html") as part:
+        part.write_text(html, encoding="utf-8")
     return [claim for panel in panels for claim in panel["claims"]]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stepcredit.folders import whole
 from stepcredit.plan import RunSpec
 from stepcredit.statistics import area_under_curve
 
@@ -113,7 +114,8 @@ def write_results(results: Sequence[Result], path: Path) -> None:
     columns["learning_rate"] = [r.spec.config["algo"].get("learning_rate") for r in results]
     columns["config_hash"] = [r.spec.config_hash for r in results]
     columns["folder"] = [r.spec.name for r in results]
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    with whole(path) as part:
+        pq.write_table(pa.table(columns), part, compression="zstd")
 
 
 def write_curves(results: Sequence[Result], path: Path) -> None:
@@ -128,7 +130,8 @@ def write_curves(results: Sequence[Result], path: Path) -> None:
         "sampled_tokens": [tokens for _, tokens, _ in pairs],
         "value": [value for _, _, value in pairs],
     }
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    with whole(path) as part:
+        pq.write_table(pa.table(columns), part, compression="zstd")
 
 
 def _axes(results: Sequence[Result]) -> list[str]:

@@ -306,7 +306,7 @@ def test_an_environment_without_demonstrations_is_refused(tmp_path: Path) -> Non
 
 def test_an_alphabet_that_is_no_text_is_refused(tmp_path: Path) -> None:
     class Method(Ragged):
-        def alphabet(self) -> str:  # type: ignore[override]
+        def alphabet(self) -> str:  # type: ignore[override]  # the mistake in question
             return "ab"
 
         def demonstration(self, rng: Any) -> str:

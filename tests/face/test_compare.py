@@ -15,6 +15,7 @@ from rich.console import Console
 from stepcredit.compare import Comparison, _warm_starts_apart, compare
 from stepcredit.config import UserError
 from stepcredit.cost import biggest_cell, probe_config, probed_cost
+from stepcredit.folders import whole
 from stepcredit.plan import RunSpec
 from stepcredit.workers import Job, write_json
 from tests.face.fakes import runner
@@ -302,3 +303,16 @@ def test_a_folder_that_takes_no_files_fails_the_runs_and_not_the_study(tmp_path:
     done, said = run(tmp_path)
     assert len(done.failed) == done.num_runs == 8
     assert "NotADirectoryError" in said and (done.out / "report.html").exists()
+
+
+def test_a_file_is_whole_or_what_it_was(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    with pytest.raises(OSError, match="full"), whole(page) as part:
+        part.write_text("ha")
+        raise OSError("full")
+    assert page.read_text() == "old"
+    with whole(page) as part:
+        part.write_text("new")
+    assert page.read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

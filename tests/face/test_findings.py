@@ -235,6 +235,10 @@ def test_a_claim_about_nothing_is_refused(claim: dict[str, Any], said: str) -> N
             {"difference": "dense - outcome", "at": {"reward": "outcome"}},
             "dense - outcome: at leaves no cell",
         ),
+        (
+            {"difference": "ppo - grpo", "at": {"arm": "ppo"}},
+            "names its arms; take arm out",
+        ),
         ({"difference": "dense - dense"}, "dense - dense: is 0 by itself"),
         (
             {"difference": "ppo - ppo", "expect": "within", "margin": 0.1},

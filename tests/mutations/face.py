@@ -241,4 +241,18 @@ FACE = [
         "sizes.episodes * algorithm",
         "tests/face/test_memory.py::test_continuations_of_every_step_are_said",
     ),
+    # A file is written in place.
+    Mutation(
+        "stepcredit/folders.py",
+        'part = path.with_name(f".{path.name}.part")',
+        "part = path",
+        "tests/face/test_compare.py::test_a_file_is_whole_or_what_it_was",
+    ),
+    # An arm that a claim of arms names twice is passed over.
+    Mutation(
+        "stepcredit/claims.py",
+        'if "arm" in claim.at:',
+        "if False:",
+        "tests/face/test_findings.py::test_a_claim_about_nothing_is_refused_not_met",
+    ),
 ]

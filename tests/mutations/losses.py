@@ -97,8 +97,8 @@ LOSSES = [
     # Masked tokens count in the row's ratio.
     Mutation(
         file="stepcredit/algos/trust.py",
-        old="gap = masked(logprobs - old_logprobs, mask)",
-        new="gap = logprobs - old_logprobs",
+        old="gap = masked(logprobs - old_logprobs, mask)\n    lengths",
+        new="gap = logprobs - old_logprobs\n    lengths",
         test="tests/algos/test_trust.py::test_sequence_ratio_by_hand",
     ),
     # The row's ratio is not normalised by its length.
