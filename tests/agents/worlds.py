@@ -16,7 +16,7 @@ from stepcredit.agents.model import build_tiny
 from stepcredit.agents.render import ChatRenderer
 from stepcredit.agents.rollout import EnvPool, Limits, rollout
 from stepcredit.agents.tokenizer import build_char_tokenizer
-from stepcredit.agents.trajectory import Group
+from stepcredit.agents.trajectory import Group, Trajectory
 from stepcredit.envs import Env, StepReward
 
 ALPHABET = "abcdefgh0123456789"
@@ -182,3 +182,24 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<|pad|>",
         chat_template=CHATML,
     )
+
+
+DONE = {"outcome": 1.0}
+
+
+def members(groups: Any) -> list[Trajectory]:
+    return [t for group in groups for t in group.trajectories]
+
+
+def ending_after(turns: int, reward: float = 1.0) -> Any:
+    """A script that ends after so many turns."""
+
+    def answer(env: Any, action: str) -> Any:
+        ended = env.turn >= turns
+        return "b" * env.turn, reward, ended, False, DONE if ended else {}
+
+    return answer
+
+
+def raises(env: Any, action: str) -> Any:
+    raise RuntimeError("the world fell over")

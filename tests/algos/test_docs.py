@@ -14,8 +14,8 @@ from stepcredit.algos import ALGORITHMS, Algorithm, train
 from stepcredit.algos.algorithm import MonteCarlo
 from stepcredit.algos.presets import ALIASES, build, summary
 from stepcredit.algos.settings import AlgoSettings
+from tests.algos.runs import config
 from tests.algos.test_presets import one_token
-from tests.algos.test_trainer import config
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs/algorithms"

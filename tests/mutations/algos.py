@@ -155,14 +155,14 @@ ALGOS = [
         file="stepcredit/algos/trainer.py",
         old='sampled_tokens += sampled + int(row.get("montecarlo/policy_tokens", 0))',
         new="sampled_tokens += sampled",
-        test="tests/algos/test_trainer.py::test_tokens_of_continuations_count_as_sampled",
+        test="tests/algos/test_trainer_settings.py::test_tokens_of_continuations_count_as_sampled",
     ),
     # Tokens of groups that were left out are free.
     Mutation(
         file="stepcredit/algos/trainer.py",
         old='tokens += int(stats["policy_tokens"])',
         new='tokens = int(stats["policy_tokens"])',
-        test="tests/algos/test_trainer.py::test_flat_groups_are_sampled_anew_and_their_tokens_count",
+        test="tests/algos/test_trainer_settings.py::test_flat_groups_are_sampled_anew_and_their_tokens_count",
     ),
     # The rounding of two readings is paid for.
     Mutation(
@@ -176,14 +176,14 @@ ALGOS = [
         file="stepcredit/algos/trainer.py",
         old="used = whiten(credit.advantages, batch.loss_mask, size=paid.largest())",
         new="used = whiten(credit.advantages, batch.loss_mask)",
-        test="tests/algos/test_trainer.py::test_rounding_is_not_whitened_into_advantages",
+        test="tests/algos/test_trainer_settings.py::test_rounding_is_not_whitened_into_advantages",
     ),
     # The policy's warm-up passes while the critic learns alone.
     Mutation(
         file="stepcredit/algos/trainer.py",
         old="max(0, step - alone) / over",
         new="step / over",
-        test="tests/algos/test_trainer.py::test_each_network_warms_up_in_its_own_first_steps",
+        test="tests/algos/test_trainer_settings.py::test_each_network_warms_up_in_its_own_first_steps",
     ),
     # Rewards that cancel make a group look varied.
     Mutation(
@@ -197,21 +197,21 @@ ALGOS = [
         file="stepcredit/algos/trainer.py",
         old="if run.reference is not None and every and step % every == 0:",
         new="if run.reference is not None and every and step % every == 1:",
-        test="tests/algos/test_trainer.py::test_the_reference_follows_the_policy_and_survives_a_resume",
+        test="tests/algos/test_trainer_settings.py::test_the_reference_follows_the_policy_and_survives_a_resume",
     ),
     # The refreshed reference is lost at a resume.
     Mutation(
         file="stepcredit/algos/checkpoint.py",
         old='load_model(learner.moving_reference, str(path / "reference.safetensors"))',
         new="pass",
-        test="tests/algos/test_trainer.py::test_the_reference_follows_the_policy_and_survives_a_resume",
+        test="tests/algos/test_trainer_settings.py::test_the_reference_follows_the_policy_and_survives_a_resume",
     ),
     # The policy learns from a critic that knows nothing yet.
     Mutation(
         file="stepcredit/algos/trainer.py",
         old="    if step > alone:",
         new="    if step > 0:",
-        test="tests/algos/test_trainer.py::test_the_critic_learns_alone_first",
+        test="tests/algos/test_trainer_settings.py::test_the_critic_learns_alone_first",
     ),
     # A failed sample's reward makes a flat group look varied.
     Mutation(

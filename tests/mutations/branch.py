@@ -4,6 +4,7 @@ from tests.mutations.mutation import Mutation
 
 FILE = "stepcredit/agents/branch.py"
 TESTS = "tests/agents/test_branch.py::"
+FAULTS = "tests/agents/test_branch_faults.py::"
 
 BRANCH = [
     # What was earned before the branch is counted again.
@@ -102,7 +103,7 @@ BRANCH = [
         FILE,
         "return math.nan",
         "return 0.0",
-        TESTS + "test_what_the_wall_clock_ends_is_no_value",
+        FAULTS + "test_what_the_wall_clock_ends_is_no_value",
     ),
     # What the replay paid is not looked at.
     Mutation(
