@@ -110,7 +110,7 @@ BRANCH = [
         FILE,
         "elif not np.allclose(episode.rewards, paid):",
         "elif len(episode.rewards) != len(paid):",
-        TESTS
+        FAULTS
         + "test_an_environment_that_does_not_come_back_is_noticed[pay-paid 4 where 2 was recorded]",
     ),
 ]
